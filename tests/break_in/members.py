@@ -23,28 +23,12 @@ def enlisted(endpoint: str, job: str, token: bytes, name: str) -> Iterator[Worke
         token: The job's.
         name: Under which it joins.
     """
-    with joined(endpoint, job, token, name) as (_, info):
-        yield info
-
-
-@contextmanager
-def joined(
-    endpoint: str, job: str, token: bytes, name: str
-) -> Iterator[tuple[ControlLine, WorkerInfo]]:
-    """Does the same, and yields its line to the coordinator as well.
-
-    Args:
-        endpoint: Of the coordinator.
-        job: The job's name.
-        token: The job's.
-        name: Under which it joins.
-    """
     line = ControlLine(
         job=job, rank=-1, token=token, transports=[GrpcTransport()], owner=name, lost_after=SECONDS
     )
     try:
         line.connect(endpoint, SECONDS)
-        yield line, _join(line, name)
+        yield _join(line, name)
         line.ask(messages.LEAVE, {"reason": "it has attacked"}, timeout=SECONDS)
     finally:
         line.close()

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any, TypeVar
 
 import msgpack
 import pytest
 
 from telegrad import pb
-from telegrad.errors import DuplicateNameError, RendezvousError
 from telegrad.rendezvous import control as messages
 from telegrad.rendezvous.control import ControlLine
 from telegrad.transport import GrpcTransport
@@ -24,7 +22,7 @@ from telegrad.wire.document import MARKERS, Tag
 from telegrad.wire.frame import MAX_ENVELOPES
 from tests.break_in import remote_code
 from tests.break_in.conftest import LIMITS, TOKEN, Victim
-from tests.break_in.members import SECONDS, joined
+from tests.break_in.members import SECONDS
 from tests.break_in.strangers import Ended, Member, error_of, streams
 from tests.loops import on_loop
 
@@ -64,11 +62,8 @@ def attacked(victim: Victim, attack: Callable[[Member], Coroutine[Any, Any, T]])
 # -- who is a member ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["worker0", "nobody"])
-def test_a_name_that_the_coordinator_has_not_given(victim: Victim, name: str) -> None:
-    """Whoever dials a worker has to be a member; a later incarnation of a living one is none."""
-    (living,) = [each for each in victim.members() if each.name == "worker0"]
-    claimed = WorkerInfo(name, living.rank, living.incarnation + 1)
+def comes_as(victim: Victim, claimed: WorkerInfo) -> Ended:
+    """Proves the token to the victim under a name; returns how that ended."""
 
     async def attack() -> Ended:
         async with streams(victim.port) as (stream,):
@@ -78,7 +73,16 @@ def test_a_name_that_the_coordinator_has_not_given(victim: Victim, name: str) ->
             await stream.send(member.shake.prove(0, resumes=False))
             return await stream.ended()
 
-    ended = on_loop(attack)
+    return on_loop(attack)
+
+
+@pytest.mark.parametrize("name", ["worker0", "nobody"])
+def test_a_name_that_the_coordinator_has_not_given(victim: Victim, name: str) -> None:
+    """Whoever dials a worker has to be a member; a later incarnation of a living one is none."""
+    (living,) = [each for each in victim.members() if each.name == "worker0"]
+    claimed = WorkerInfo(name, living.rank, living.incarnation + 1)
+
+    ended = comes_as(victim, claimed)
     reason, words = ended.refusal
     assert (reason, len(ended.received)) == (Reason.UNANNOUNCED, 2)
     assert f"incarnation {claimed.incarnation}) is no member of this job" in words
@@ -92,15 +96,7 @@ def test_the_name_and_incarnation_of_the_victim_itself(victim: Victim) -> None:
     """Whom it calls over no connection it takes none from, nor is it lost to itself by one."""
     (itself,) = [each for each in victim.members() if each.name == "worker1"]
 
-    async def attack() -> Ended:
-        async with streams(victim.port) as (stream,):
-            member = Member(stream, victim.job, TOKEN.encode(), itself)
-            await stream.send(member.shake.hello())
-            member.shake.takes_answer(await stream.read() or b"")
-            await stream.send(member.shake.prove(0, resumes=False))
-            return await stream.ended()
-
-    reason, words = on_loop(attack).refusal
+    reason, words = comes_as(victim, itself).refusal
     assert reason is Reason.NAME
     assert "is this worker, and dials nobody here" in words
     assert itself in victim.members()
@@ -120,14 +116,6 @@ def test_the_coordinator_gives_no_living_incarnation_twice(victim: Victim) -> No
             line.ask(messages.JOIN, {**place, **body}, timeout=SECONDS)
     finally:
         line.close()
-
-
-def test_the_coordinator_gives_no_living_name_twice(victim: Victim) -> None:
-    with (
-        pytest.raises(DuplicateNameError, match="'worker0' is taken by rank 0"),
-        victim.enlists("worker0"),
-    ):
-        raise AssertionError
 
 
 # -- what may be called ---------------------------------------------------------------------------
@@ -319,24 +307,3 @@ def test_a_message_that_announces_more_than_may_come(victim: Victim) -> None:
 
     attacked(victim, attack)
     assert cut_off(victim, "Limits.document_bytes")["messages"] == 1
-
-
-def test_waits_for_keys_that_nobody_sets(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator takes so many of one line, and serves others no more slowly for them."""
-    most = 1000
-    monkeypatch.setattr("telegrad.rendezvous.memory.MOST_WAITED", most)  # it runs in this process
-    with (
-        joined(victim.coordinator, victim.job, TOKEN.encode(), "mallory") as (line, _),
-        joined(victim.coordinator, victim.job, TOKEN.encode(), "honest") as (other, _),
-    ):
-        ask = partial(line.request, "store.get")
-        pending = [ask({"key": f"never/{i}"}) for i in range(most + 100)]
-        for each in pending[most:]:
-            with pytest.raises(RendezvousError, match=f"waits for {most} keys"):
-                each.result(SECONDS)
-        assert not any(each.done() for each in pending[:most])
-        waiting = other.request("store.get", {"key": "k"})
-        other.ask("store.set", {"key": "k", "value": b"v"}, timeout=SECONDS)
-        assert waiting.result(SECONDS) == b"v"
-        line.ask("store.set", {"key": "never/0", "value": b"v"}, timeout=SECONDS)
-        assert pending[0].result(SECONDS) == b"v"

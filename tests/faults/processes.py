@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import ipaddress
+import socket
 from pathlib import Path
+from typing import NamedTuple
 
 from telegrad.testing import leaks
 
@@ -33,20 +35,42 @@ def assert_nothing_stays(*leaders: int) -> None:
     )
 
 
-def listening_ports(pid: int) -> list[int]:
-    """Returns the ports on which a process listens, as anybody on the machine may see them."""
-    inodes = set()
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            target = os.readlink(descriptor)
-        except OSError:
-            continue
-        if target.startswith("socket:["):
-            inodes.add(target[8:-1])
-    ports = set()
+class Listener(NamedTuple):
+    """One listening socket."""
+
+    host: str
+    port: int
+
+
+def listeners(pid: int) -> list[Listener]:
+    """Returns the sockets on which a process listens, as anybody on the machine may see them."""
+    own = _sockets_of(pid)
+    found = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == LISTENS and fields[9] in inodes:
-                ports.add(int(fields[1].rpartition(":")[2], 16))
-    return sorted(ports)
+            _, local, _, state, *rest = line.split()
+            if state == LISTENS and rest[5] in own:
+                host, _, port = local.partition(":")
+                found.append(Listener(_address(host), int(port, 16)))
+    return found
+
+
+def _sockets_of(pid: int) -> set[str]:
+    inodes = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            inodes.add(entry.readlink().name.removeprefix("socket:[").rstrip("]"))
+        except FileNotFoundError:  # of this very listing
+            continue
+    return inodes
+
+
+def _address(words: str) -> str:
+    """The kernel writes 32-bit words, each in the byte order of the machine."""
+    packed = b"".join(
+        int(words[i : i + 8], 16).to_bytes(4, "little") for i in range(0, len(words), 8)
+    )
+    if len(packed) == 4:
+        return socket.inet_ntop(socket.AF_INET, packed)
+    mapped = ipaddress.IPv6Address(packed).ipv4_mapped
+    return str(mapped or ipaddress.IPv6Address(packed))

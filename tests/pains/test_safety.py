@@ -16,7 +16,7 @@ from telegrad import launch, rpc
 from telegrad.errors import AuthenticationError, CallRefusedError, EncodeError
 from telegrad.testing import Cluster
 from tests.conftest import unused_port
-from tests.pains.listeners import listeners
+from tests.faults.processes import listeners
 from tests.pains.remote_code import TOKEN, echo, process_id
 
 pytestmark = pytest.mark.usefixtures("forked_processes")
