@@ -181,6 +181,14 @@ def test_shutdown_waits_for_all() -> None:
     assert membership.members == ()
 
 
+def test_who_waits_in_shutdown_hears_of_a_replacement() -> None:
+    membership = full()
+    membership.lost(session(1), "killed")
+    membership.shut_down(session(0))
+    messages = membership.join(session(9), request(1, incarnation=9))
+    assert only(messages, Running) == [Running(session(0), 4, ("w1", "w2"))]
+
+
 def test_shutdown_of_nobody_is_answered() -> None:
     assert Membership().shut_down(session(5)) == [Released(session(5))]
 
