@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import telegrad as tg
 from telegrad import nn
 from telegrad.autograd import Function, enable_grad, no_grad, tensor
 from telegrad.errors import AutogradError
+from tests.autograd.threads import in_threads
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 
@@ -52,11 +52,7 @@ def test_a_gradient_names_the_line_of_the_forward() -> None:
 def test_the_backward_may_come_later_and_elsewhere() -> None:
     with tg.detect_anomaly():
         value = loss(leaf(0.0))
-    found: list[str] = []
-    thread = threading.Thread(target=lambda: found.append(words_of(value.backward)))
-    thread.start()
-    thread.join()
-    assert "the_culprit" in found[0]
+    assert "the_culprit" in in_threads(lambda: words_of(value.backward))[0]
 
 
 def test_a_forward_names_its_line_at_once() -> None:

@@ -33,6 +33,7 @@ from telegrad.autograd import (
 )
 from telegrad.autograd.seams import graph_root, replace_data
 from telegrad.errors import AutogradError
+from tests.autograd.threads import in_threads
 from tests.autograd.versions import version_of
 from tests.gpu.comparison import close_on, of
 
@@ -203,14 +204,12 @@ def test_replacing_arrays_while_others_run_forward_and_backward() -> None:
             if abs(slope.item() - 2 * at) > 1e-9:
                 wrong.append(slope.item())
 
-    threads = [threading.Thread(target=train) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for _ in range(3000):
-        replace_data(w, lambda array: array + 1.0)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    def step() -> None:
+        for _ in range(3000):
+            replace_data(w, lambda array: array + 1.0)
+        stop.set()
+
+    in_threads(train, train, train, step)
     assert wrong == []
     assert w.item() == 3001.0
 
@@ -300,12 +299,8 @@ def test_no_grad_decorates_and_is_restored_after_errors() -> None:
 
 
 def test_threads_do_not_see_each_others_grad_mode() -> None:
-    seen: list[bool] = []
     with no_grad():
-        thread = threading.Thread(target=lambda: seen.append(is_grad_enabled()))
-        thread.start()
-        thread.join()
-    assert seen == [True]
+        assert in_threads(is_grad_enabled) == [True]
 
 
 def test_backwards_in_threads_add_up(xp: Any) -> None:
@@ -315,11 +310,7 @@ def test_backwards_in_threads_add_up(xp: Any) -> None:
         for _ in range(200):
             (x * 1.0).sum().backward()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[work] * 4)
     assert gradient_of(x) == [800.0]
 
 

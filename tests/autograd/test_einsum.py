@@ -13,6 +13,7 @@ from telegrad.autograd import Tensor, gradcheck, tensor
 from telegrad.autograd.ops import products
 from telegrad.types import Shape
 from tests.autograd.finite_differences import check_second_along_a_line
+from tests.repeated import on_examples
 
 LABELS = "aBcd"
 
@@ -55,7 +56,8 @@ def leaves(given_arrays: list[Any]) -> list[Tensor]:
     return [Tensor(x, requires_grad=True) for x in given_arrays]
 
 
-def check_values(call: tuple[str, list[Shape]], optimize: Any) -> None:
+@on_examples(calls(most=4), st.sampled_from([False, True, "optimal"]), few=50, many=400)
+def test_values_are_numpys(call: tuple[str, list[Shape]], optimize: Any) -> None:
     subscripts, shapes = call
     operands = arrays(shapes)
     expected = np.einsum(subscripts, *operands)
@@ -65,35 +67,10 @@ def check_values(call: tuple[str, list[Shape]], optimize: Any) -> None:
     np.testing.assert_allclose(found.data, expected, rtol=1e-12, atol=1e-13)
 
 
-@settings(max_examples=50)
-@given(calls(most=4), st.sampled_from([False, True, "optimal"]))
-def test_values_are_numpys(call: tuple[str, list[Shape]], optimize: Any) -> None:
-    check_values(call, optimize)
-
-
-@pytest.mark.long
-@settings(max_examples=400)
-@given(calls(most=4), st.sampled_from([False, True, "optimal"]))
-def test_values_of_many_calls_are_numpys(call: tuple[str, list[Shape]], optimize: Any) -> None:
-    check_values(call, optimize)
-
-
-def check_gradients(call: tuple[str, list[Shape]]) -> None:
+@on_examples(calls(), few=50, many=200)
+def test_gradients_are_differences(call: tuple[str, list[Shape]]) -> None:
     subscripts, shapes = call
     assert gradcheck(lambda *x: np.einsum(subscripts, *x), leaves(arrays(shapes)))
-
-
-@settings(max_examples=50)
-@given(calls())
-def test_gradients_are_differences(call: tuple[str, list[Shape]]) -> None:
-    check_gradients(call)
-
-
-@pytest.mark.long
-@settings(max_examples=200)
-@given(calls())
-def test_gradients_of_many_calls_are_differences(call: tuple[str, list[Shape]]) -> None:
-    check_gradients(call)
 
 
 @settings(max_examples=30)

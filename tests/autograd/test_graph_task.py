@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ from telegrad.autograd import (
 )
 from telegrad.autograd.seams import edge_of, graph_root
 from telegrad.errors import AutogradError
+from tests.autograd.threads import in_threads
 
 
 def edge(x: Tensor) -> Edge:
@@ -353,25 +352,6 @@ def test_a_gradient_has_its_leafs_dtype_and_shape() -> None:
     task.feed(source, (np.array([1.0, 2.0]),))
     with pytest.raises(AutogradError, match=r"shape \(2,\) reached a leaf of shape \(1,\)"):
         task.run()
-
-
-def in_threads(*jobs: Callable[[], object]) -> None:
-    barrier = threading.Barrier(len(jobs))
-    errors: list[BaseException] = []
-
-    def run(job: Callable[[], object]) -> None:
-        barrier.wait()
-        try:
-            job()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
 
 
 def test_sources_fed_from_several_threads() -> None:

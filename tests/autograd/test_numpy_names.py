@@ -112,13 +112,6 @@ def test_a_message_does_not_look_for_a_function_on_a_page_without_it() -> None:
             call()
 
 
-def test_constant_functions_give_tensors_that_need_no_gradient() -> None:
-    x = tensor([1.5, -2.5], requires_grad=True)
-    functions: list[Any] = [np.floor, np.rint, np.isnan, np.argsort, np.round, tnp.floor]
-    for function in functions:
-        assert not function(x).requires_grad
-
-
 def test_every_entry_has_a_name_and_a_tier() -> None:
     for function in TABLE.functions():
         assert TABLE.tier(function) is not Tier.NONE

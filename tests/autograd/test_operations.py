@@ -126,13 +126,6 @@ def test_operation(xp: Any, name: str, subtests: pytest.Subtests) -> None:
             check(xp, name)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", CASES)
-def test_each_item_of_the_second_gradient(xp: Any, name: str) -> None:
-    function, inputs = CASES[name]
-    assert gradgradcheck(function, [moved(xp, x) for x in inputs])
-
-
 def test_moving_is_an_operation(cupy: Any) -> None:
     x = tensor([1.0, 2.0], requires_grad=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import gc
-import threading
 import weakref
 from typing import Any
 
@@ -25,6 +24,7 @@ from telegrad.autograd import (
 from telegrad.autograd.graph.operation import Operation
 from telegrad.autograd.seams import edge_of
 from telegrad.errors import AutogradError
+from tests.autograd.threads import in_threads
 
 RNG = np.random.default_rng(3)
 W, X = RNG.normal(size=(4, 4)), RNG.normal(size=(3, 4))
@@ -186,19 +186,7 @@ def test_backwards_of_two_threads_through_one_part() -> None:
         return np.tanh(h @ w)
 
     y = tg.recompute(part, x)
-    start = threading.Barrier(2)
-    found: list[Any] = [None, None]
-
-    def run(k: int) -> None:
-        start.wait()
-        found[k] = tg.grad(y.sum(), [w, x], retain_graph=True)
-
-    threads = [threading.Thread(target=run, args=(k,)) for k in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    same(*found)
+    same(*in_threads(*[lambda: tg.grad(y.sum(), [w, x], retain_graph=True)] * 2))
     assert len(calls) == 2
 
 

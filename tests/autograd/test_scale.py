@@ -6,7 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 
 import telegrad as tg
 from telegrad.autograd import Node, Tensor, is_grad_enabled, no_grad, tensor
+from tests.autograd.threads import in_threads
 
 ROOT = Path(__file__).parent.parent.parent
 MANY = 100_000
@@ -88,23 +89,6 @@ def test_100_000_operations_neither_recurse_nor_leak(
         assert gc.collect() == 0  # and nothing was left in a cycle
 
 
-def in_threads(functions: list[Callable[[], Any]]) -> list[Any]:
-    """What each gives in a thread of its own; all begin at once."""
-    found: list[Any] = [None] * len(functions)
-    start = threading.Barrier(len(functions))
-
-    def run(k: int) -> None:
-        start.wait()
-        found[k] = functions[k]()
-
-    threads = [threading.Thread(target=run, args=(k,)) for k in range(len(functions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
-
-
 def random_program(seed: int, x: Tensor) -> list[Any]:
     """A graph of its own for each seed: value, gradient, second derivative, and grad modes."""
     rng = np.random.default_rng(seed)
@@ -135,7 +119,7 @@ def test_different_graphs_in_eight_threads_give_right_answers() -> None:
     x = tensor(np.linspace(-1.0, 1.0, 5), requires_grad=True)  # the leaf is shared
     expected = [random_program(seed, x) for seed in range(8)]
     for _ in range(3):
-        found = in_threads([partial(random_program, seed, x) for seed in range(8)])
+        found = in_threads(*[partial(random_program, seed, x) for seed in range(8)])
         for one, other in zip(found, expected, strict=True):
             for a, b in zip(one, other, strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
@@ -173,7 +157,7 @@ def test_a_trace_of_one_thread_does_not_change_anothers_gradient() -> None:
         return tg.value_and_grad(of_b)(3.0)[1].item()
 
     assert tg.value_and_grad(inner)(3.0)[1].item() == 6.0
-    assert in_threads([run_a, run_b]) == [6.0, 6.0]
+    assert in_threads(run_a, run_b) == [6.0, 6.0]
 
 
 def test_a_grad_mode_is_as_it_was_after_errors() -> None:
