@@ -10,7 +10,7 @@ import numpy as np
 from telegrad import rpc
 from telegrad.autograd import Tensor, tensor
 
-__all__ = ["Packed", "fetched", "fetched_softly", "pack"]
+__all__ = ["Packed", "fetched", "pack"]
 
 Packed: TypeAlias = Any
 
@@ -53,11 +53,9 @@ def unpack(packing: str, packed: Packed) -> list[Any]:
             return list(packed)
 
 
-def fetched(packing: str, packed: Packed) -> list[Tensor]:
+async def fetched(packing: str, packed: Packed, *, task: bool) -> list[Tensor]:
+    """Returns the Tensors; a task awaits references, a thread waits for them."""
     values = unpack(packing, packed)
-    return [each.to_here() for each in values] if packing == "references" else values
-
-
-async def fetched_softly(packing: str, packed: Packed) -> list[Tensor]:
-    values = unpack(packing, packed)
-    return [await each for each in values] if packing == "references" else values
+    if packing != "references":
+        return values
+    return [await each if task else each.to_here() for each in values]

@@ -6,11 +6,11 @@ import asyncio
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, no_grad
@@ -19,7 +19,7 @@ from telegrad.errors import CallTimeoutError, UnknownWorkerError, WorkerLostErro
 from telegrad.rpc import seams
 from telegrad.rpc.seams import current_agent
 from tests.dist_autograd.doom import LIMIT, doomed, lost_call
-from tests.dist_autograd.packing import Packed, fetched, fetched_softly, pack
+from tests.dist_autograd.packing import Packed, fetched, pack
 from tests.dist_autograd.random_programs import (
     ASKED,
     CANCELLED,
@@ -42,6 +42,8 @@ from tests.dist_autograd.random_programs import (
 )
 
 __all__ = ["backward", "gradients_of", "open_contexts", "run_calls_of", "run_mine"]
+
+T = TypeVar("T")
 
 SOON = 0.01  # seconds after which a call times out that would wait for ever
 CLOSED_FORMS = ("sync", "async", "async def", "method")  # of calls that give nothing
@@ -79,25 +81,22 @@ def leaves() -> list[Tensor]:
 
 
 def serve(request: Request) -> Packed:
-    given = _arrived(request, fetched(request.packing, request.given))
+    given = _given(request)
     if request.fate == TIMES_OUT:
         _gates[request.path].wait(LIMIT)
-    values = drive(run_body(request.body, request.path, given, leaves()))
-    return _answer(request, values)
+    return _answer(request, in_thread(drive(_body(request, given), task=False)))
 
 
 async def serve_softly(request: Request) -> Packed:
-    given = _arrived(request, await fetched_softly(request.packing, request.given))
+    given = _arrived(request, await fetched(request.packing, request.given, task=True))
     if request.fate == TIMES_OUT:
         await asyncio.sleep(LIMIT)  # until it is cancelled
-    values = await drive_softly(run_body(request.body, request.path, given, leaves()))
-    return _answer(request, values)
+    return _answer(request, await drive(_body(request, given), task=True))
 
 
 @rpc.functions.async_execution
 def hand_on(request: Request) -> rpc.Future[Packed]:
-    given = _arrived(request, fetched(request.packing, request.given))
-    given = [each * leaves()[0] for each in given]
+    given = [each * leaves()[0] for each in _given(request)]
     further = replace(request, packing="list", given=pack("list", given))
 
     def doubled(future: rpc.Future[Packed]) -> Packed:
@@ -108,13 +107,12 @@ def hand_on(request: Request) -> rpc.Future[Packed]:
 
 
 def produce(request: Request) -> Iterator[Tensor]:
-    given = _arrived(request, fetched(request.packing, request.given))
-    yield from drive(run_body(request.body, request.path, given, leaves()))
+    yield from in_thread(drive(_body(request, _given(request)), task=False))
 
 
 async def produce_softly(request: Request) -> AsyncIterator[Tensor]:
-    given = _arrived(request, await fetched_softly(request.packing, request.given))
-    for each in await drive_softly(run_body(request.body, request.path, given, leaves())):
+    given = _arrived(request, await fetched(request.packing, request.given, task=True))
+    for each in await drive(_body(request, given), task=True):
         yield each
 
 
@@ -123,6 +121,14 @@ class Server:
 
     def serve(self, request: Request) -> Packed:
         return serve(request)
+
+
+def _given(request: Request) -> list[Tensor]:
+    return _arrived(request, in_thread(fetched(request.packing, request.given, task=False)))
+
+
+def _body(request: Request, given: list[Tensor]) -> Running:
+    return run_body(request.body, request.path, given, leaves())
 
 
 def _arrived(request: Request, given: list[Tensor]) -> list[Tensor]:
@@ -173,104 +179,74 @@ def post(path: Path, call: Call, arguments: list[Tensor]) -> Any:
             return rpc.rpc_async(to, serve, args, timeout=timeout)
 
 
-def drive(running: Running) -> list[Tensor]:
-    """Runs a body in this thread."""
+def in_thread(running: Coroutine[Any, Any, T]) -> T:
+    """Runs to its end what waits by blocking its thread, where a task would await."""
+    try:
+        running.send(None)
+    except StopIteration as end:
+        return cast("T", end.value)
+    raise AssertionError("it has awaited something")
+
+
+async def drive(running: Running, *, task: bool) -> list[Tensor]:
+    """Runs a body, in a task or in this thread."""
     found: list[list[Tensor]] | None = None
     while True:
         try:
             asked = next(running) if found is None else running.send(found)
         except StopIteration as end:
             return list(end.value)
-        found = run_calls(asked)
+        found = await run_calls(asked, task=task)
 
 
-def run_calls(asked: Asked) -> list[list[Tensor]]:
+async def run_calls(asked: Asked, *, task: bool) -> list[list[Tensor]]:
     """Has calls under way at once; one of the form sync ends before the next begins."""
     found: list[Any] = []
     for path, call, arguments in asked:
         try:
             with rpc_mode(call.fate):
                 pending = post(path, call, arguments)
-                found.append(finish(path, call, pending) if call.form == "sync" else pending)
-        except (WorkerLostError, UnknownWorkerError) as lost:
-            found.append(lost_call(path, lost))
-    for i, (path, call, _) in enumerate(asked):
-        if not isinstance(found[i], list):
-            try:
-                with rpc_mode(call.fate):
-                    found[i] = finish(path, call, found[i])
-            except (WorkerLostError, UnknownWorkerError) as lost:
-                found[i] = lost_call(path, lost)
-    return found
-
-
-def finish(path: Path, call: Call, pending: Any) -> list[Tensor]:
-    """Returns the results of a call in a thread."""
-    if isinstance(pending, rpc.Stream):
-        with pending as items:
-            return list(itertools.islice(items, call.read))
-    if isinstance(pending, rpc.RRef):
-        return as_asked(call, pending, fetched(call.packing, pending.to_here()))
-    if call.fate in (CANCELLED, UNREAD):
-        return given_up(call, pending)
-    try:
-        packed = pending.wait()
-    except (RefusedError, CallTimeoutError) as error:
-        return failed(path, call, error)
-    assert call.fate not in (RAISES, TIMES_OUT)
-    return fetched(call.packing, packed)
-
-
-async def drive_softly(running: Running) -> list[Tensor]:
-    """Runs a body in a task."""
-    found: list[list[Tensor]] | None = None
-    while True:
-        try:
-            asked = next(running) if found is None else running.send(found)
-        except StopIteration as end:
-            return list(end.value)
-        found = await run_calls_softly(asked)
-
-
-async def run_calls_softly(asked: Asked) -> list[list[Tensor]]:
-    """As `run_calls`."""
-    found: list[Any] = []
-    for path, call, arguments in asked:
-        try:
-            with rpc_mode(call.fate):
-                pending = post(path, call, arguments)
                 soon = call.form == "sync"
-                found.append(await finish_softly(path, call, pending) if soon else pending)
+                found.append(await finish(path, call, pending, task=task) if soon else pending)
         except (WorkerLostError, UnknownWorkerError) as lost:
             found.append(lost_call(path, lost))
     for i, (path, call, _) in enumerate(asked):
         if not isinstance(found[i], list):
             try:
                 with rpc_mode(call.fate):
-                    found[i] = await finish_softly(path, call, found[i])
+                    found[i] = await finish(path, call, found[i], task=task)
             except (WorkerLostError, UnknownWorkerError) as lost:
                 found[i] = lost_call(path, lost)
     return found
 
 
-async def finish_softly(path: Path, call: Call, pending: Any) -> list[Tensor]:
-    """As `finish`."""
+async def finish(path: Path, call: Call, pending: Any, *, task: bool) -> list[Tensor]:
+    """Returns the results of a call."""
     if isinstance(pending, rpc.Stream):
-        read: list[Tensor] = []
-        async with pending as items:
-            while len(read) < call.read and (item := await anext(items, None)) is not None:
-                read.append(item)
-        return read
+        return await read(pending, call.read, task=task)
     if isinstance(pending, rpc.RRef):
-        return as_asked(call, pending, await fetched_softly(call.packing, await pending))
+        packed = await pending if task else pending.to_here()
+        return as_asked(call, pending, await fetched(call.packing, packed, task=task))
     if call.fate in (CANCELLED, UNREAD):
         return given_up(call, pending)
     try:
-        packed = await pending
+        packed = await pending if task else pending.wait()
     except (RefusedError, CallTimeoutError) as error:
         return failed(path, call, error)
     assert call.fate not in (RAISES, TIMES_OUT)
-    return await fetched_softly(call.packing, packed)
+    return await fetched(call.packing, packed, task=task)
+
+
+async def read(stream: Any, count: int, *, task: bool) -> list[Tensor]:
+    """Returns the first items of a stream."""
+    if not task:
+        with stream as items:
+            return list(itertools.islice(items, count))
+    found: list[Tensor] = []
+    async with stream as items:
+        while len(found) < count and (item := await anext(items, None)) is not None:
+            found.append(item)
+    return found
 
 
 def as_asked(call: Call, rref: rpc.RRef[Any], values: list[Tensor]) -> list[Tensor]:
@@ -346,33 +322,29 @@ def start_of(program: Program, context_id: int, values: list[Tensor]) -> Callabl
 def run_calls_of(program: Program) -> tuple[int, list[Tensor]]:
     """Runs all but backward; returns the first number of its paths, and its results."""
     serial = next(_serial)
-    return serial, drive(run_body(program.body, (serial,), (), leaves()))
+    body = run_body(program.body, (serial,), (), leaves())
+    return serial, in_thread(drive(body, task=False))
 
 
-def run_one(program: Program, living: Sequence[int]) -> Gradients:
+async def run_one(program: Program, living: Sequence[int], *, task: bool) -> Gradients:
     """Runs a program in a context of its own; returns the gradients of all workers."""
     with dist_autograd.context() as context_id:
-        _, values = run_calls_of(program)
-        backward(program, context_id, values)
+        body = run_body(program.body, (next(_serial),), (), leaves())
+        values = await drive(body, task=task)
+        if task:
+            await rpc.to_thread(backward, program, context_id, values)
+        else:
+            backward(program, context_id, values)
         futures = {rank: rpc.rpc_async(rank, gradients_of, (context_id,)) for rank in living}
         return {
             (rank, i): gradient
             for rank, future in futures.items()
-            for i, gradient in future.wait().items()
+            for i, gradient in (await future if task else future.wait()).items()
         }
 
 
-async def run_one_softly(program: Program, living: Sequence[int]) -> Gradients:
-    """The same on an event loop."""
-    async with dist_autograd.context() as context_id:
-        values = await drive_softly(run_body(program.body, (next(_serial),), (), leaves()))
-        await rpc.to_thread(backward, program, context_id, values)
-        futures = {rank: rpc.rpc_async(rank, gradients_of, (context_id,)) for rank in living}
-        return {
-            (rank, i): gradient
-            for rank, future in futures.items()
-            for i, gradient in (await future).items()
-        }
+async def run_as_task(program: Program, living: Sequence[int]) -> Gradients:
+    return await run_one(program, living, task=True)
 
 
 def run_mine(case: Sequence[Program], living: Sequence[int]) -> dict[int, Gradients]:
@@ -383,8 +355,8 @@ def run_mine(case: Sequence[Program], living: Sequence[int]) -> dict[int, Gradie
     def run(program: Program) -> Gradients:
         with seams.use_agent(agent):
             if not program.task:
-                return run_one(program, living)
-            return rpc.rpc_sync(agent.info.rank, run_one_softly, (program, list(living)))
+                return in_thread(run_one(program, living, task=False))
+            return rpc.rpc_sync(agent.info.rank, run_as_task, (program, list(living)))
 
     with ThreadPoolExecutor(max(1, len(mine))) as pool:
         futures = {i: pool.submit(run, program) for i, program in mine.items()}
