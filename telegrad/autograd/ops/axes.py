@@ -20,6 +20,7 @@ from telegrad.autograd.ops.shape import (
     ravel,
     swapaxes,
     transpose,
+    turned,
 )
 from telegrad.autograd.tensor.creation import as_tensor
 from telegrad.autograd.tensor.tensor import Tensor
@@ -56,7 +57,7 @@ def _rollaxis(a: Any, axis: int, start: int = 0) -> Any:
 def _turned(x: Any) -> Any:
     if x.ndim < 2:
         raise ValueError(f"matrix_transpose needs at least two axes, not {x.ndim}")
-    return swapaxes(x, axis1=-1, axis2=-2)
+    return turned(x)
 
 
 composed(np.matrix_transpose)(lambda x, /: _turned(as_tensor(x)))

@@ -33,7 +33,7 @@ import numpy as np
 from telegrad.arrays import namespace, sparse_product
 from telegrad.autograd.extend import Operation, composed, constants, numpy_function, primitive
 from telegrad.autograd.ops.elementwise import absolute, sign, where
-from telegrad.autograd.ops.shape import axes_of, concatenate, kept, reshape, swapaxes, to_winners
+from telegrad.autograd.ops.shape import axes_of, concatenate, kept, reshape, to_winners, turned
 from telegrad.autograd.tensor.tensor import array_of
 from telegrad.errors import AutogradError
 
@@ -42,8 +42,7 @@ _OWN: Final = "own"
 
 def adjoint(x: Any) -> Any:
     """Returns the conjugate transposes of matrices."""
-    turned = swapaxes(x, axis1=-1, axis2=-2)
-    return np.conjugate(turned) if x.dtype.kind == "c" else turned
+    return np.conjugate(turned(x)) if x.dtype.kind == "c" else turned(x)
 
 
 def _rows_minus_columns(x: Any) -> Any:
@@ -285,13 +284,9 @@ def _qr(a: Any, mode: str = "reduced") -> Any:
 _ILL: Final = 1e6  # with the inverse, second derivatives lose the square of this to rounding
 
 
-def _turned(a: Any) -> Any:
-    return a.swapaxes(-1, -2)
-
-
 def _of_inverse(g: Any, y: Any) -> Any:
-    turned = _turned(y)
-    return -(turned @ g @ turned)
+    back = turned(y)
+    return -(back @ g @ back)
 
 
 # -- solve ---------------------------------------------------------------------------------------
@@ -302,12 +297,12 @@ def _columns(b: Any, vector: bool) -> Any:
 
 
 def _back(a: Any, g: Any, vector: bool) -> Any:
-    return solve(_turned(a), _columns(g, vector))
+    return solve(turned(a), _columns(g, vector))
 
 
 def _of_matrix(g: Any, y: Any, a: Any) -> Any:
     vector = y.ndim < a.ndim
-    return -(_back(a, g, vector) @ _turned(_columns(y, vector)))
+    return -(_back(a, g, vector) @ turned(_columns(y, vector)))
 
 
 def _of_right_side(g: Any, a: Any, vector: bool) -> Any:
@@ -380,7 +375,7 @@ def _of_determinant(g: Any, y: Any, a: Any) -> Any:
     if not (y == 0).any():
         inverse = np.linalg.inv(a)
         if _is_well_conditioned(a, inverse):
-            return (g * y) * _turned(inverse)
+            return (g * y) * turned(inverse)
     return g * cofactors(a)
 
 

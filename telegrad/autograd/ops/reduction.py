@@ -20,8 +20,8 @@ from telegrad.autograd.ops.shape import (
     reshape,
     shared,
     spread,
-    swapaxes,
     to_winners,
+    turned,
 )
 from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.types import Shape
@@ -79,20 +79,16 @@ def _matrix(g: Any, a: Any, b: Any) -> Any:
     return reshape(g, to=shape)
 
 
-def _turned(a: Any) -> Any:
-    return swapaxes(a, axis1=-1, axis2=-2)
-
-
 def _left(g: Any, x1: Any, x2: Any) -> Any:
     if x1.ndim == x2.ndim == 2:
         return g @ x2.T
-    return _matrix(g, x1, x2) @ _turned(_column(x2))
+    return _matrix(g, x1, x2) @ turned(_column(x2))
 
 
 def _right(g: Any, x1: Any, x2: Any) -> Any:
     if x1.ndim == x2.ndim == 2:
         return x1.T @ g
-    product = _turned(_row(x1)) @ _matrix(g, x1, x2)
+    product = turned(_row(x1)) @ _matrix(g, x1, x2)
     return reshape(product, to=product.shape[:-1]) if x2.ndim == 1 else product
 
 

@@ -140,6 +140,11 @@ def _part(g: Any, i: int, shapes: Sequence[Shape], axis: int) -> Any:
     return getitem(g, index=along(axis % len(shapes[i]), slice(start, ends[i])))
 
 
+def turned(a: Any) -> Any:
+    """Returns matrices with their last two axes exchanged."""
+    return swapaxes(a, axis1=-1, axis2=-2)
+
+
 def along(axis: int, index: Any) -> tuple[Any, ...]:
     """Returns an index with `index` on one axis and all items of the other axes."""
     return (*[slice(None)] * axis, index)

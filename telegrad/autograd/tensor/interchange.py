@@ -183,12 +183,7 @@ class Interchange(ArrayHolder):
             alone = np.empty((), dtype=object)
             alone[()] = self
             return alone
-        array = self.numpy()
-        if copy:
-            return np.array(array, dtype=dtype)
-        if copy is False:
-            return np.array(array, dtype=dtype, copy=False)
-        return np.asarray(array, dtype=dtype)
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     @property
     def __array_interface__(self) -> Any:
