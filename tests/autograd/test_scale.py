@@ -203,11 +203,17 @@ with tg.detect_anomaly():
 from telegrad.autograd import extend
 assert extend.find(np.roots) is None  # loads all rules
 loaded = {name.split(".")[0] for name in sys.modules}
-assert not loaded & {"grpc", "google", "cupy", "msgpack", "asyncio"}, loaded
+assert not loaded & {"grpc", "google", "cupy", "msgpack", "asyncio", "scipy"}, loaded
+try:
+    tg.scipy
+except ImportError as error:
+    assert "pip install 'telegrad[scipy]'" in str(error)
+else:
+    raise SystemExit("no error")
 """
 
 
-def test_autograd_runs_where_grpc_is_not_installed() -> None:
+def test_autograd_runs_where_neither_grpc_nor_scipy_is_installed() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", WITHOUT_GRPC],
         cwd=ROOT, capture_output=True, text=True, timeout=50,

@@ -1,4 +1,4 @@
-"""A layer on one worker, with a weight that is the same wherever it is made."""
+"""Layers that live on one worker."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
 from telegrad.types import Array
 
-__all__ = ["Layer", "X"]
+__all__ = ["Layer", "Linear", "X"]
 
 X = np.random.default_rng(99).normal(size=(5, 4))
 
 
 class Layer:
+    """Has a weight that is the same wherever it is made."""
+
     def __init__(self, seed: int) -> None:
         values = np.random.default_rng(seed).normal(size=(4, 4))
         self.weight = tensor(values, requires_grad=True)
@@ -33,3 +35,16 @@ class Layer:
         assert self.weight.grad is None
         found = dist_autograd.get_gradients(context_id).get(self.weight)
         return None if found is None else found.data
+
+
+class Linear:
+    """A matrix product alone, for tests that count."""
+
+    def __init__(self) -> None:
+        self.weight = tensor(np.ones((3, 3)), requires_grad=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+    def parameter(self) -> rpc.RRef[Tensor]:
+        return rpc.RRef(self.weight)

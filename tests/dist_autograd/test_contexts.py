@@ -213,20 +213,13 @@ def opener() -> Iterator[Callable[..., tuple[threading.Event, threading.Event]]]
 Opener = Callable[..., tuple[threading.Event, threading.Event]]
 
 
-def test_a_context_whose_way_is_lost_while_it_is_open(opener: Opener) -> None:
+@pytest.mark.parametrize("lost", [1, 2], ids=["the first", "behind the first"])
+def test_a_context_whose_way_is_lost_while_it_is_open(opener: Opener, lost: int) -> None:
     """The creator never called worker2 or worker3, and who did is gone."""
     with Cluster(4) as cluster:
         told, _ = opener(cluster, "worker1", "worker2", "worker3")
         assert cluster.call(3, open_contexts) == 1
-        cluster.kill(1)
-        told.set()
-        none_left(cluster)
-
-
-def test_a_context_whose_way_is_lost_behind_the_first(opener: Opener) -> None:
-    with Cluster(4) as cluster:
-        told, _ = opener(cluster, "worker1", "worker2", "worker3")
-        cluster.kill(2)
+        cluster.kill(lost)
         told.set()
         none_left(cluster)
 

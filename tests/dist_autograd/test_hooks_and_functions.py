@@ -10,9 +10,10 @@ import pytest
 
 import telegrad as tg
 from telegrad import dist_autograd, rpc
-from telegrad.autograd import Function, FunctionContext, Tensor, tensor
+from telegrad.autograd import Tensor, tensor
 from telegrad.dist_autograd.seams import RecvFunction
 from telegrad.testing import Cluster
+from tests.autograd.test_backward import Split
 from tests.dist_autograd.second_order import Softened
 
 X = np.random.default_rng(5).normal(size=3)
@@ -178,25 +179,6 @@ def test_retained_gradients(cluster: Cluster) -> None:
 # -- Functions -----------------------------------------------------------------------------------------
 
 
-class Split(Function):
-    """Two results, of which one may go unused, and a third that is an integer."""
-
-    @staticmethod
-    def forward(ctx: FunctionContext, x: Any) -> Any:
-        ctx.save_for_backward(x)
-        places = np.argsort(x)
-        ctx.mark_non_differentiable(places)
-        return np.sin(x), x * x, places
-
-    @staticmethod
-    def backward(ctx: FunctionContext, *gradients: Any) -> Any:
-        (x,) = ctx.saved_values
-        sine, squared, _ = gradients
-        total = 0.0 * x
-        total = total if sine is None else total + sine * np.cos(x)
-        return total if squared is None else total + 2.0 * squared * x
-
-
 def split(x: Tensor) -> Any:
     assert x.requires_grad
     return Split.apply(Softened.apply(x))
@@ -206,10 +188,10 @@ def functions() -> None:
     """Their results are sent back, and some are not used."""
     x, y = (tensor(X, requires_grad=True) for _ in range(2))
     with dist_autograd.context() as context_id:
-        sine, squared, places = rpc.rpc_sync("worker1", split, (Softened.apply(x),))
-        assert not places.requires_grad
+        doubled, squared, signs = rpc.rpc_sync("worker1", split, (Softened.apply(x),))
+        assert not signs.requires_grad
         for used in ([0], [1], [0, 1]):
-            loss = sum(((sine, squared)[i] ** 2).sum() for i in used)
+            loss = sum(((doubled, squared)[i] ** 2).sum() for i in used)
             (slope,) = dist_autograd.grad(context_id, loss, x, create_graph=True)
             (curve,) = dist_autograd.grad(context_id, (slope**2).sum(), x, retain_graph=True)
             local = Split.apply(Softened.apply(Softened.apply(y)))

@@ -10,9 +10,10 @@ from collections import Counter
 
 import numpy as np
 
-from telegrad import Tensor, dist_autograd, optim, rpc, tensor
+from telegrad import dist_autograd, optim, rpc, tensor
 from telegrad.parallel import DistributedOptimizer
 from telegrad.testing import Cluster
+from tests.dist_autograd.layers import Linear
 
 STEPS = 12
 # Two calls with a Tensor each way, backward through both, a step of SGD; of two workers together.
@@ -22,22 +23,11 @@ STEPS = 12
 MOST = 1480
 
 
-class Layer:
-    def __init__(self) -> None:
-        self.weight = tensor(np.ones((3, 3)), requires_grad=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight
-
-    def parameter(self) -> rpc.RRef[Tensor]:
-        return rpc.RRef(self.weight)
-
-
 def test_the_functions_of_a_step(called: Counter[tuple[int, str]]) -> None:
     costs: list[Counter[tuple[int, str]]] = []
 
     def steps() -> None:
-        layer = rpc.remote("worker1", Layer)
+        layer = rpc.remote("worker1", Linear)
         optimizer = DistributedOptimizer(optim.SGD, [layer.rpc_sync().parameter()], lr=0.01)
         x = tensor(np.ones((2, 3)), requires_grad=True)
         for _ in range(STEPS):

@@ -7,26 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from telegrad import Tensor, dist_autograd, optim, rpc, tensor
+from telegrad import dist_autograd, optim, rpc, tensor
 from telegrad.dist_autograd.seams import Container
 from telegrad.parallel import DistributedOptimizer
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, leaks
 from tests.counting import counted
-
-
-class Layer:
-    def __init__(self) -> None:
-        self.weight = tensor(np.ones((3, 3)), requires_grad=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight
-
-    def through(self, x: Tensor, following: rpc.RRef[Layer]) -> Tensor:
-        return following.rpc_sync().forward(x @ self.weight)
-
-    def parameter(self) -> rpc.RRef[Tensor]:
-        return rpc.RRef(self.weight)
+from tests.dist_autograd.layers import Linear
 
 
 def contexts(cluster: Cluster) -> list[int]:
@@ -37,21 +24,8 @@ def contexts(cluster: Cluster) -> list[int]:
     return [count for count in found if count]
 
 
-def forward_and_backward(cluster: Cluster) -> Callable[[], None]:
-    layer = cluster.call(0, rpc.remote, "worker1", Layer)
-    x = tensor(np.ones((2, 3)), requires_grad=True)
-
-    def body() -> None:
-        with dist_autograd.context() as context_id:
-            y = layer.rpc_sync().forward(layer.rpc_sync().forward(x))
-            dist_autograd.backward(context_id, [(y * y).mean()])
-            assert x in dist_autograd.get_gradients(context_id)
-
-    return body
-
-
 def whole_step(cluster: Cluster) -> Callable[[], None]:
-    layer = cluster.call(0, rpc.remote, "worker1", Layer)
+    layer = cluster.call(0, rpc.remote, "worker1", Linear)
     parameter = cluster.call(0, layer.rpc_sync().parameter)
     optimizer = cluster.call(0, lambda: DistributedOptimizer(optim.SGD, [parameter], lr=0.01))
     x = tensor(np.ones((2, 3)), requires_grad=True)
@@ -80,11 +54,9 @@ def nothing_remote(cluster: Cluster) -> Callable[[], None]:
 PASS = {"worker0 autograd.pass": 2, "worker1 autograd.pass": 2, "worker0 autograd.release": 1}
 # fmt: off
 COUNTS = [
-    (forward_and_backward, {**PASS, "worker0 rref.call": 2, "worker1 reply": 2},
-                           {"worker0": 2, "worker1": 5}),
-    (whole_step,           {**PASS, "worker0 rref.call": 3, "worker1 reply": 3},
-                           {"worker0": 2, "worker1": 6}),
-    (nothing_remote,       {}, {}),
+    (whole_step,     {**PASS, "worker0 rref.call": 3, "worker1 reply": 3},
+                     {"worker0": 2, "worker1": 6}),
+    (nothing_remote, {}, {}),
 ]
 # fmt: on
 

@@ -273,21 +273,6 @@ def test_scipy_imported_after_a_miss_is_found() -> None:
     )
 
 
-def test_autograd_neither_loads_nor_needs_scipy() -> None:
-    run(
-        "import sys; import numpy as np, telegrad as tg, telegrad.numpy\n"
-        "x = tg.tensor([[0.5]], requires_grad=True)\n"
-        "np.sinc(x @ x).sum().backward()\n"
-        "assert 'scipy' not in sys.modules\n"
-        "sys.modules['scipy'] = None\n"
-        "from telegrad.autograd import ops\n"
-        "ops.layers.embedding(x, [0], sparse=True).sum().backward()\n"
-        "try:\n    tg.scipy\n"
-        "except ImportError as error: assert \"pip install 'telegrad[scipy]'\" in str(error)\n"
-        "else: raise SystemExit('no error')\n"
-    )
-
-
 def test_cupy_arrays_go_to_cupys_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the stand-in, and to first order of what it has."""
     cupy = stand_in()
