@@ -99,10 +99,9 @@ the computed vectors, and that of `svdvals` is one-sided at 0. `qr` of a matrix 
 raises `LinAlgError`. Gradients grow without bound near such a matrix, and where the vectors of `eig`
 span less than the whole space. `pinv` and `lstsq` have the gradient for changes that keep the rank.
 
-`fft` and related functions take every length and `norm`; an axis named twice has a gradient without
-`s`. `interp` has gradients for `x`, `xp`, `fp`, `left` and `right`; at a knot it has the gradient of
-the piece that begins there. `pad` takes all modes except functions. `angle` and `sign` have gradient
-0 at 0.
+`fft` and related functions take every length and `norm`, and an axis twice. `interp` has gradients
+for `x`, `xp`, `fp`, `left` and `right`; at a knot it has the gradient of the piece that begins there.
+`pad` takes all modes except functions. `angle` and `sign` have gradient 0 at 0.
 
 Complex numbers: the gradient of a real loss with respect to `z = x + iy` is `dL/dx + i dL/dy`, the
 direction in which the loss rises most. That is PyTorch's convention; JAX's is its conjugate. A
