@@ -218,8 +218,9 @@ def test_conditions_that_are_no_arrays(xp: Any) -> None:
 
 
 def test_functions_of_numpy_without_a_rule(xp: Any) -> None:
-    x = tensor(xp.asarray(np.array([3.0, 1.0, 2.0])), requires_grad=True)
-    for result in (np.argsort(x), np.isfinite(x), x > 1, np.floor(x), x.astype(np.int64)):
+    x: Any = tensor(xp.asarray(np.array([3.0, 1.0, 2.0])), requires_grad=True)
+    constants: list[Any] = [np.argsort(x), np.isfinite(x), x > 1, np.floor(x), x.astype(np.int64)]
+    for result in constants:
         assert not result.requires_grad
     assert np.result_type(x, np.float32) == np.float64
     assert host(np.argsort(x)).tolist() == [1, 2, 0]

@@ -28,7 +28,7 @@ class Layer:
 
     def loss(self, x: Tensor, tail: rpc.RRef[Layer]) -> Tensor:
         """Goes on to another worker, and comes back."""
-        y = tail.rpc_sync().forward(self.forward(x))
+        y: Tensor = tail.rpc_sync().forward(self.forward(x))
         return (y * y).sum()
 
     def gradient(self, context_id: int) -> Array | None:

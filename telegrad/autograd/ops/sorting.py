@@ -226,7 +226,8 @@ def _slope(f: Any, axis: int, spacing: Any, edge_order: int) -> Any:
         if np.shape(spacing) != (n,):
             raise ValueError(f"{np.shape(spacing)[0]} coordinates are given for {n} items")
         shape = tuple([-1 if k == axis else 1 for k in range(f.ndim)])
-        coordinates = np.astype(alike((spacing, f))[0], np.float64, copy=False)
+        given: Any = alike((spacing, f))[0]
+        coordinates = np.astype(given, np.float64, copy=False)
         spacing = reshape(coordinates[1:] - coordinates[:-1], to=shape)
         share = part(spacing, None, -1) / (part(spacing, None, -1) + part(spacing, 1, None))
     slopes = (part(f, 1, None) - part(f, None, -1)) / spacing
