@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from telegrad.autograd import Tensor, gradcheck, gradgradcheck, tensor
-from telegrad.errors import AutogradError
+from telegrad.autograd import Tensor, gradcheck, gradgradcheck
 from tests.autograd.samples.sample import complex_numbers
 
 Z = complex_numbers((2, 2))
@@ -52,14 +51,6 @@ def test_comparisons_are_constant() -> None:
     assert not np.isrealobj(x)
 
 
-def test_the_gradient_is_where_the_loss_rises() -> None:
-    x = leaf(Z)
-    loss = (abs(x) ** 2).sum()
-    loss.backward()
-    assert x.grad is not None
-    np.testing.assert_allclose(x.grad.data, 2 * Z)
-
-
 @pytest.mark.parametrize("function", [np.absolute, np.sign, np.angle, lambda z: np.angle(z, True)])
 def test_at_0_where_there_is_no_direction_the_gradient_is_0(function: Any) -> None:
     x: Any = leaf(np.array([0.0, 0.3 + 0.4j]))
@@ -83,11 +74,3 @@ def test_real_if_close() -> None:
     np.testing.assert_array_equal(x.grad.data, [3.0, 4.0])
     z: Any = leaf(Z)
     assert np.real_if_close(z) is z
-
-
-def test_what_has_no_complex_rule_is_refused() -> None:
-    x: Any = leaf(Z)
-    with pytest.raises(AutogradError, match="its rule is of real numbers; pass t.detach"):
-        np.maximum(x, 1.0)
-    with pytest.raises(AutogradError, match="the root of a backward is complex"):
-        tensor([1j], requires_grad=True).backward()

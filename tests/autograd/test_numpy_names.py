@@ -14,7 +14,6 @@ import pytest
 import telegrad.numpy as tnp
 from telegrad.autograd import extend, no_grad, tensor
 from telegrad.autograd.extend import Operation, Tier
-from telegrad.autograd.graph.dispatch import TABLE
 from telegrad.errors import AutogradError
 from tests.autograd.samples.tables import SAMPLES
 
@@ -82,15 +81,6 @@ def test_what_a_rule_knows_is_numpys(function: Any) -> None:
         assert nothing or default == numpys, name
 
 
-def test_without_tensors_it_is_numpy() -> None:
-    for function, samples in SAMPLES.items():
-        entry: Any = extend.find(function)
-        sample = samples[0]
-        found = entry(*sample.arguments, **sample.options)
-        expected = function(*sample.arguments, **sample.options)
-        assert type(found) is type(expected)
-
-
 @pytest.mark.parametrize("function", [np.histogram_bin_edges, np.roots, np.nextafter])
 def test_what_has_no_rule_raises_and_says_so(function: Any) -> None:
     assert extend.tier_of(function) is Tier.NONE
@@ -110,11 +100,6 @@ def test_a_message_does_not_look_for_a_function_on_a_page_without_it() -> None:
     for call in (lambda: np.add.reduceat(x, [0]), lambda: np.frompyfunc(abs, 1, 1)(x)):
         with pytest.raises(AutogradError, match=r"functions that have one \(docs/numpy\.md lists"):
             call()
-
-
-def test_every_entry_has_a_name_and_a_tier() -> None:
-    for function in TABLE.functions():
-        assert TABLE.tier(function) is not Tier.NONE
 
 
 def test_the_page_is_current() -> None:

@@ -36,14 +36,10 @@ CASES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "power 0":               (lambda a: a**0 * a,                            [S23]),
     "sigmoid":               (ops.sigmoid,                                   [S23]),
     "relu":                  (lambda a: ops.relu(a) * a,                     [S23]),
-    "getitem int":           (lambda a: a[1]**2,                             [S23]),
     "getitem slice":         (lambda a: a[:, ::-2]**2,                       [S23]),
-    "getitem newaxis":       (lambda a: a[..., None, 0]**2,                  [S23]),
     "getitem rows":          (lambda a, rows: a[rows]**2,                    [S23, ROWS]),
-    "getitem list":          (lambda a: a[[0, 0, 1]]**2,                     [S23]),
     "getitem pairs":         (lambda a, rows: a[rows, [2, 2, 2]]**2,         [S23, ROWS]),
     "getitem mask":          (lambda a, mask: a[mask]**2,                    [S23, MASK]),
-    "getitem by tensor":     (lambda a: a[a > 0]**2,                         [S23]),
     "put":                   (lambda a, b: ops.put(a, b, index=0)**2,        [S23, B3]),
     "scatter":               (lambda a: ops.scatter(a, index=([1, 1],), into=(3, 3))**2, [S23]),
     "softmax":               (ops.softmax,                                   [S23]),
@@ -165,13 +161,6 @@ def test_equal_items_share_the_gradient() -> None:
     assert (y.grad.data.tolist(), z.grad.data.tolist()) == ([0.5, 1.0], [0.5, 0.0])
 
 
-def test_a_repeated_index_adds_up() -> None:
-    x = tensor([1.0, 2.0], requires_grad=True)
-    x[np.array([0, 0, 1])].sum().backward()
-    assert x.grad is not None
-    assert x.grad.data.tolist() == [2.0, 1.0]
-
-
 @pytest.mark.parametrize("index", [range(-2, 2), (range(-2, 2),), [np.int64(0), 0, -1, 1]])
 def test_an_index_of_any_kind_may_repeat(index: Any) -> None:
     """`range(-2, 2)` of two items names each of them twice; the gradient had 1 for it."""
@@ -201,13 +190,6 @@ def test_an_index_may_be_changed_after_its_use(kind: str, how: str) -> None:
     y.sum().backward()
     assert x.grad is not None
     assert x.grad.data.tolist() == expected
-
-
-def test_an_empty_list_is_an_index() -> None:
-    x = tensor([1.0, 2.0], requires_grad=True)
-    x[[]].sum().backward()
-    assert x.grad is not None
-    assert x.grad.data.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("reduce", [np.mean, np.max, np.min])
