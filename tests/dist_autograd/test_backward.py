@@ -42,7 +42,7 @@ def split_over_three() -> None:
         found = [layer.rpc_sync().gradient(context_id) for layer in layers]
 
     def program(a: Layer, b: Layer, c: Layer) -> Tensor:
-        y = c.forward(b.forward(a.forward(tensor(X))))
+        y: Tensor = c.forward(b.forward(a.forward(tensor(X))))
         return (y * y).sum()
 
     for actual, expected in zip(found, local_gradient(program, 0, 1, 2), strict=True):

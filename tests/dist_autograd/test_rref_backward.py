@@ -298,7 +298,7 @@ def loss_that_is_held(x: Tensor, name: str, tail: rpc.RRef[Layer]) -> Tensor:
     def hook(gradient: Tensor) -> None:
         hold(name)
 
-    y = tail.rpc_sync().forward(x)
+    y: Tensor = tail.rpc_sync().forward(x)
     y.register_hook(hook)
     return (y * 1.0).sum()
 
