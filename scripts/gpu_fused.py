@@ -650,12 +650,11 @@ def _attention_of(
     q, k, v, g = arrays
     size, moved = _size(sizes, dtype), q.nbytes
     result, sums = kernels.attention_forward(q, k, v, None, 0.125, causal=True)
-    out = tuple(xp.empty_like(each) for each in (q, k, v))
     composed: Run | None = None
     composed_back: Run | None = None
 
     def back(of_weights: Any = None) -> None:
-        given = g, result, sums, (q, k, v), None, 0.125, out, of_weights
+        given = g, result, sums, (q, k, v), None, 0.125, of_weights
         kernels.attention_backward(*given, causal=True)
 
     if "tiles" in name:

@@ -17,7 +17,6 @@ A row whose keys are all masked has no weights: its result is zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -105,14 +104,13 @@ def attention_backward(
     inputs: tuple[Array, Array, Array],
     bias: Any,
     scale: float,
-    out: tuple[Array, Array, Array],
     of_weights: Array | None = None,
     *,
     causal: bool = False,
     seed: int = 0,
     p: float = 0.0,
-) -> None:
-    """Computes the gradients of `q`, `k` and `v` and writes them into `out`.
+) -> tuple[Array, ...]:
+    """Returns the gradients of `q`, `k` and `v`.
 
     Args:
         g: The gradient of the result.
@@ -121,7 +119,6 @@ def attention_backward(
         inputs: `q`, `k` and `v`.
         bias: The bias given to `attention_forward`.
         scale: The scale given to `attention_forward`.
-        out: Arrays that receive the gradients, one for each input.
         of_weights: The gradient of the weights, or None if they have no gradient.
         causal: The value given to `attention_forward`.
         seed: The value given to `attention_forward`.
@@ -135,24 +132,24 @@ def attention_backward(
     if is_cupy(g):
         given = causal, seed, p
         if of_weights is None and _is_tiled(*inputs):
-            _launch_tile_gradients(g, result, logarithms, inputs, bias, out, scale, given)
-        else:
-            _launch_backward(g, logarithms, inputs, bias, out, of_weights, scale, given)
-        return
+            return _launch_tile_gradients(g, result, logarithms, inputs, bias, scale, given)
+        return _launch_backward(g, logarithms, inputs, bias, of_weights, scale, given)
     bias = _with_causal(bias, q, k, causal=causal)
     bias = _spread(bias, q, k)
+    of_q, of_k, of_v = map(np.empty_like, inputs)
     for part in _blocks(q, k):
         scaled = q[part] * scale
         weights = _scores(*_less(scaled, logarithms[part], k[part]), bias, part)
         np.exp(weights, out=weights)
-        out[2][part] = weights.swapaxes(-1, -2) @ g[part]
+        of_v[part] = weights.swapaxes(-1, -2) @ g[part]
         own = (g[part] * result[part]).sum(axis=-1, keepdims=True)
         if of_weights is not None:
             own += (of_weights[part] * weights).sum(axis=-1, keepdims=True)
         of_scores = _scores(*_less(g[part], own, v[part]), of_weights, part)
         of_scores *= weights
-        out[0][part] = (of_scores @ k[part]) * scale
-        out[1][part] = of_scores.swapaxes(-1, -2) @ scaled
+        of_q[part] = (of_scores @ k[part]) * scale
+        of_k[part] = of_scores.swapaxes(-1, -2) @ scaled
+    return of_q, of_k, of_v
 
 
 def causal_bias(like: Any, queries: int, keys: int) -> Any:
@@ -204,14 +201,13 @@ def _launch_backward(
     logarithms: Any,
     inputs: Any,
     bias: Any,
-    out: Any,
     of_weights: Any,
     scale: float,
     given: tuple[Any, ...],
-) -> None:
+) -> tuple[Array, ...]:
     dtype = inputs[0].dtype
     scores = (*inputs[0].shape[:-1], inputs[1].shape[-2])
-    made = [_contiguous_like(each) for each in out]
+    made = _empty(inputs)
     added, sizes = _added(bias, scores, dtype, *given)
     g, q, k, v = (_flat(contiguous(each.astype(dtype, copy=False))) for each in (g, *inputs))
     of_q, of_k, of_v, sums = map(_flat, (*made, contiguous(logarithms)))
@@ -227,7 +223,7 @@ def _launch_backward(
         batched_product(slopes, k[part], of_q[part], factor=scale)
         batched_product(slopes.swapaxes(-1, -2), q[part], of_k[part], factor=scale)
         batched_product(products.swapaxes(-1, -2), g[part], of_v[part])
-    _copied_back(out, made)
+    return made
 
 
 def _is_tiled(q: Any, k: Any, v: Any) -> bool:
@@ -258,13 +254,12 @@ def _launch_tile_gradients(
     logarithms: Any,
     inputs: Any,
     bias: Any,
-    out: tuple[Array, Array, Array],
     scale: float,
     given: tuple[Any, ...],
-) -> None:
+) -> tuple[Array, ...]:
     q, k, v = (contiguous(each) for each in inputs)
     g, result = (contiguous(each.astype(q.dtype, copy=False)) for each in (g, result))
-    made = [_contiguous_like(each) for each in out]
+    made = _empty(inputs)
     along = namespace(g).empty(logarithms.shape, logarithms.dtype)
     rows = int(along.size)
     _ALONG.launch(g, result, along, rows, v.shape[-1], blocks=blocks_for(rows, 8), ITEM=q.dtype)
@@ -274,7 +269,7 @@ def _launch_tile_gradients(
     arrays = (g, q, k, v, added, contiguous(logarithms), along, *made)
     how["blocks"] += (len(made),)
     _TILE_GRADIENTS.launch(*arrays, *sizes, float(scale), *others, **how)
-    _copied_back(out, made)
+    return made
 
 
 def _tiles(q: Any, v: Any, rows: int, columns: int) -> tuple[tuple[int, ...], dict[str, Any]]:
@@ -286,15 +281,8 @@ def _tiles(q: Any, v: Any, rows: int, columns: int) -> tuple[tuple[int, ...], di
     return (leads, q.shape[-1], v.shape[-1]), {"blocks": blocks, "ITEM": q.dtype}
 
 
-def _contiguous_like(x: Any) -> Any:
-    """Returns `x` if a kernel can write to it, else an array of its shape."""
-    return x if x.flags.c_contiguous else namespace(x).empty(x.shape, x.dtype)
-
-
-def _copied_back(out: Sequence[Any], made: Sequence[Any]) -> None:
-    for result, found in zip(out, made, strict=True):
-        if found is not result:
-            result[...] = found
+def _empty(inputs: tuple[Any, ...]) -> tuple[Array, ...]:
+    return tuple([namespace(x).empty(x.shape, x.dtype) for x in inputs])  # in C order
 
 
 def _flat(x: Any) -> Any:

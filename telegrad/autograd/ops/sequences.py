@@ -116,10 +116,8 @@ class _Attention(Function):
             return (None, None, *found)
         xp = namespace(result)
         g = xp.zeros_like(result) if gradients[0] is None else gradients[0]
-        out = tuple([xp.empty_like(x) for x in inputs])
-        how_much = tuple(inputs), bias, scale, out
-        kernels.attention_backward(g, result, logarithms, *how_much, *gradients[1:], **how)
-        return (None, None, *out)
+        given = (g, result, logarithms, tuple(inputs), bias, scale, *gradients[1:])
+        return (None, None, *kernels.attention_backward(*given, **how))
 
 
 # -- recurrent layers over a sequence ------------------------------------------------------------
