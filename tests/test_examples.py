@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import textwrap
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +56,22 @@ if __name__ == "__main__":
 """
 
 
+def learn(
+    programs: Programs, name: str, processes: str, epochs: int | None, main: str, *options: str
+) -> tuple[float, str]:
+    """Returns the accuracy of an example on the digits, and its output."""
+    program: Path | str = f"examples/{name}.py"
+    preload = DIGITS
+    if epochs is not None:
+        preload = []
+        program = programs.script(SHORT.format(name=name, epochs=epochs, main=main))
+    output = programs.run([*LAUNCH, processes, program, *options], limit=80.0, preload=preload)
+    accuracy = re.search(r"test accuracy: (\d+\.\d) %", output)
+    assert accuracy is not None, output
+    assert "warning" not in output.lower()
+    return float(accuracy[1]), output
+
+
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize(
     ("epochs", "least"),
@@ -66,20 +81,12 @@ if __name__ == "__main__":
 def test_two_parameter_servers_learn_digits(
     programs: Programs, epochs: int | None, least: float
 ) -> None:
-    program: Path | str = "examples/parameter_server.py"
-    preload = DIGITS
-    if epochs is not None:
-        preload = []
-        main = "serve(example.parse(agent.world_size))"
-        program = programs.script(SHORT.format(name="parameter_server", epochs=epochs, main=main))
+    main = "serve(example.parse(agent.world_size))"
     options = ["--servers", "2", "--mode", "bounded"]
-    output = programs.run([*LAUNCH, "4", program, *options], limit=80.0, preload=preload)
-    accuracy = re.search(r"test accuracy: (\d+\.\d) %", output)
-    assert accuracy is not None, output
-    assert float(accuracy[1]) >= least
+    accuracy, output = learn(programs, "parameter_server", "4", epochs, main, *options)
+    assert accuracy >= least
     assert re.search(r"begun more than the slowest: [1-4], at most", output), output
     assert re.search(r"calls: [\d,]+ +bytes: [\d.]+ MB +time: [\d.]+ s", output)
-    assert "warning" not in output.lower()
 
 
 # -- batch_rpc -----------------------------------------------------------------------------------
@@ -190,17 +197,9 @@ def test_rounds_go_on_without_a_trainer_that_is_killed(programs: Programs) -> No
     ("epochs", "least"), [(4, 60.0), pytest.param(None, 94.0, marks=pytest.mark.long)]
 )
 def test_the_pipeline_learns_digits(programs: Programs, epochs: int | None, least: float) -> None:
-    program: Path | str = "examples/pipeline.py"
-    preload = DIGITS
-    if epochs is not None:
-        preload = []
-        program = programs.script(SHORT.format(name="pipeline", epochs=epochs, main="train()"))
-    output = programs.run([*LAUNCH, "3", program], limit=80.0, preload=preload)
-    accuracy = re.search(r"test accuracy: (\d+\.\d) %", output)
-    assert accuracy is not None, output
-    assert float(accuracy[1]) >= least
+    accuracy, output = learn(programs, "pipeline", "3", epochs, "train()")
+    assert accuracy >= least
     assert "that a stage held: (3, 2, 1)" in output
-    assert "warning" not in output.lower()
 
 
 @pytest.mark.timeout(90)
@@ -210,21 +209,11 @@ def test_the_pipeline_learns_digits(programs: Programs, epochs: int | None, leas
 def test_the_pipeline_by_hand_learns_digits_with_micro_batches_in_flight(
     programs: Programs, epochs: int | None, least: float
 ) -> None:
-    program: Path | str = "examples/pipeline_by_hand.py"
-    preload = DIGITS
-    if epochs is not None:
-        preload = []
-        program = programs.script(
-            SHORT.format(name="pipeline_by_hand", epochs=epochs, main="train()")
-        )
-    output = programs.run([*LAUNCH, "3", program], limit=80.0, preload=preload)
-    accuracy = re.search(r"test accuracy: (\d+\.\d) %", output)
-    assert accuracy is not None, output
-    assert float(accuracy[1]) >= least
+    accuracy, output = learn(programs, "pipeline_by_hand", "3", epochs, "train()")
+    assert accuracy >= least
     in_flight = re.search(r"in flight at one time: (\d) from stage 0 on, (\d) from", output)
     assert in_flight is not None, output
     assert int(in_flight[1]) >= 2
-    assert "warning" not in output.lower()
 
 
 def some_digits() -> tuple[pipeline_by_hand.Floats, pipeline_by_hand.Labels]:
@@ -258,60 +247,6 @@ def test_gradients_of_the_pipeline_are_those_of_the_whole_model() -> None:
     assert len(found) == len(expected) == 6
     for actual, gradient in zip(found, expected, strict=True):
         np.testing.assert_allclose(actual, gradient, rtol=1e-4, atol=1e-6)
-
-
-class Held(nn.Module):
-    """The last layer, held back until as many micro-batches as there are have begun."""
-
-    def __init__(self, layers: nn.Module, all_begun: threading.Event) -> None:
-        super().__init__()
-        self.layers = layers
-        self.all_begun = all_begun
-
-    def forward(self, x: tg.Tensor) -> tg.Tensor:
-        assert self.all_begun.wait(20.0), "no micro-batch begins before the one ahead has ended"
-        result: tg.Tensor = self.layers(x)
-        return result
-
-
-class Begun(nn.Module):
-    """The first layer, which counts."""
-
-    def __init__(self, layers: nn.Module, all_begun: threading.Event) -> None:
-        super().__init__()
-        self.layers = layers
-        self.all_begun = all_begun
-        self.count = 0
-
-    def forward(self, x: tg.Tensor) -> tg.Tensor:
-        self.count += 1
-        if self.count == pipeline_by_hand.MICRO_BATCHES:
-            self.all_begun.set()
-        result: tg.Tensor = self.layers(x)
-        return result
-
-
-ALL_BEGUN = threading.Event()
-
-
-def wrap(stage: rpc.RRef[pipeline_by_hand.Stage], wrapper: type[Held] | type[Begun]) -> None:
-    owned = stage.local_value()
-    object.__setattr__(owned, "layers", wrapper(owned.layers, ALL_BEGUN))
-
-
-def in_flight_at_once() -> list[int]:
-    model = pipeline_by_hand.Pipeline(rpc.get_worker_infos())
-    for stage, wrapper in ((model.stages[0], Begun), (model.stages[2], Held)):
-        rpc.rpc_sync(stage.owner(), wrap, (stage, wrapper))
-    with tg.no_grad():
-        model.forward(some_digits()[0])
-    return model.overlap()
-
-
-def test_all_micro_batches_may_be_in_flight_at_once() -> None:
-    with Cluster(3) as cluster:
-        first, *_ = cluster.call(0, in_flight_at_once)
-    assert first == pipeline_by_hand.MICRO_BATCHES
 
 
 # -- guides --------------------------------------------------------------------------------------
