@@ -54,7 +54,6 @@ _CUBE: Final = 0.044715
 
 _FORWARD: Final = Kernel("gelu", "gelu_forward")
 _BACKWARD: Final = Kernel("gelu", "gelu_backward")
-_SLOPE: Final = Kernel("gelu", "gelu_slope")
 _GATED: Final = Kernel("gelu", "gated_forward")
 _GATED_BACK: Final = Kernel("gelu", "gated_backward")
 
@@ -71,8 +70,8 @@ def gelu(x: Array, *, approximate: str = "none") -> Array:
     return _in_pieces(_tanh_value if approximate == "tanh" else _value, x)
 
 
-def gelu_slope(x: Array, gradient: Array | None = None, *, approximate: str = "none") -> Array:
-    """Returns the derivative of `gelu` at `x`, times `gradient` if there is one.
+def gelu_slope(x: Array, gradient: Array, *, approximate: str = "none") -> Array:
+    """Returns the derivative of `gelu` at `x`, times `gradient`.
 
     Args:
         x: The argument of `gelu`.
@@ -80,12 +79,9 @@ def gelu_slope(x: Array, gradient: Array | None = None, *, approximate: str = "n
         approximate: The value given to `gelu`.
     """
     if is_cupy(x):
-        if gradient is None:
-            return _launched(_SLOPE, approximate, x)
         return _launched(_BACKWARD, approximate, x, gradient)
     made = _in_pieces(_tanh_slope if approximate == "tanh" else _slope, x)
-    if gradient is not None:
-        made *= gradient
+    made *= gradient
     return made
 
 
@@ -159,7 +155,8 @@ def _gate(x: Any, gate: str) -> tuple[Any, Any]:
     wide = x.astype(computing_dtype(x.dtype), copy=False)
     if gate in ("gelu", "gelu_tanh"):
         form = "tanh" if gate == "gelu_tanh" else "none"
-        return gelu(wide, approximate=form), gelu_slope(wide, approximate=form)
+        slope = _in_pieces(_tanh_slope if form == "tanh" else _slope, wide)
+        return gelu(wide, approximate=form), slope
     small = np.exp(-np.abs(wide))  # never overflows
     share = np.where(wide < 0, small, 1.0) / (1 + small)
     rise = small / (1 + small) ** 2

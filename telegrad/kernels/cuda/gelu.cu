@@ -66,10 +66,6 @@ KERNEL void gelu_backward(const ITEM* x, const ITEM* gradient, ITEM* result, Ind
     map([](Real x, Real g) { return g * slope(x); }, n, result, x, gradient);
 }
 
-KERNEL void gelu_slope(const ITEM* x, ITEM* result, Index n) {
-    map([](Real x) { return slope(x); }, n, result, x);
-}
-
 // -- gates: x has the axes (outer, 2, inner), and the second half of each row gates the first ----------
 
 // Calls function(width, i, place) for the items of the gated array, `width` of them at once: items i and
