@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import ml_dtypes
@@ -12,20 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telegrad import kernels
-from tests.gpu.comparison import close_on, host, normal, of
+from tests.gpu.comparison import host, normal, of
 from tests.gpu.launches import calls_of, launches
 from tests.kernels.strided import EDGES, ROUNDING, agree, few, laid, layouts, small_grid
 
 __all__ = ["small_grid"]
 
-DTYPES = [np.float16, np.float32, np.float64, np.int32]
 ALL = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int64]
-LISTS: list[list[tuple[int, ...]]] = [
-    [(3, 4)],
-    [(3, 4), (), (0, 2), (5,)],
-    [(64, 64), (64,), (10, 64), (10,)],
-    [(1,)] * 100,
-]
 SHAPES = st.lists(st.lists(st.integers(0, 3), max_size=3).map(tuple), min_size=1, max_size=5)
 
 
@@ -47,23 +39,6 @@ def test_there_and_back(shapes: list[Any], scale: float, dtype: Any) -> None:
         assert after.dtype == dtype
         assert not np.shares_memory(after, buffer)
         np.testing.assert_allclose(after, before, rtol=1e-6)
-
-
-@pytest.mark.parametrize("shapes", LISTS, ids=["one", "odd ones", "layers", "many"])
-def test_cupys_numbers_are_numpys(cupy: Any, shapes: Any, subtests: pytest.Subtests) -> None:
-    for scale, dtype in itertools.product([1.0, 0.5, 3.0], DTYPES):
-        with subtests.test(scale=scale, dtype=dtype.__name__):
-            sources = [(8 * normal(i, *shape)).astype(dtype) for i, shape in enumerate(shapes)]
-            expected = kernels.flatten(sources, scale=scale)
-            buffer = kernels.flatten([cupy.asarray(source) for source in sources], scale=scale)
-            close_on(cupy, buffer, expected)
-            parts = kernels.unflatten(expected, shapes, scale=1 / scale)
-            back = kernels.unflatten(buffer, shapes, scale=1 / scale)
-            for actual, wanted in zip(back, parts, strict=True):
-                close_on(cupy, actual, wanted)
-            buffer[...] = 0
-            for actual, wanted in zip(back, parts, strict=True):
-                close_on(cupy, actual, wanted)  # shares no memory with the buffer
 
 
 @few
