@@ -124,17 +124,6 @@ def test_another_epoch_begins_at_the_start() -> None:
     assert sampler.state_dict()["drawn"] == 0
 
 
-def test_an_epoch_that_was_complete_is_empty_when_resumed() -> None:
-    sampler = DistributedSampler(10, 2, 1)
-    assert len(list(sampler)) == 5
-    resumed = DistributedSampler(10, 2, 1)
-    resumed.load_state_dict(sampler.state_dict())
-    resumed.set_epoch(0)
-    assert list(resumed) == []
-    resumed.set_epoch(1)
-    assert len(list(resumed)) == 5
-
-
 def test_a_data_set_gives_its_length() -> None:
     assert sorted(DistributedSampler("abc", 1, 0)) == [0, 1, 2]
     assert sorted(DistributedSampler(np.zeros((3, 2)), 1, 0)) == [0, 1, 2]

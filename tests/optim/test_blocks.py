@@ -7,19 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from telegrad import optim, tensor
+from telegrad import tensor
 from telegrad.optim import optimizer as blocks
-
-OPTIMIZERS = {
-    "sgd": (optim.SGD, {"lr": 0.1}),
-    "momentum": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.5, "weight_decay": 0.1}),
-    "nesterov": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
-    "adagrad": (optim.Adagrad, {"weight_decay": 0.1, "initial_accumulator_value": 0.5}),
-    "rmsprop": (optim.RMSprop, {"momentum": 0.9, "centered": True, "weight_decay": 0.1}),
-    "adam": (optim.Adam, {"weight_decay": 0.1, "amsgrad": True}),
-    "adamw": (optim.AdamW, {}),
-    "lion": (optim.Lion, {"weight_decay": 0.1}),
-}
+from tests.optim.test_formulas import every_case
 
 
 def stepped(monkeypatch: Any, block_bytes: int, make: Any, options: Any, grads: Any) -> Any:
@@ -35,10 +25,11 @@ def stepped(monkeypatch: Any, block_bytes: int, make: Any, options: Any, grads: 
     return x.data, optimizer.state_dict()["state"][0]
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@every_case
 @pytest.mark.parametrize("shape", [(7, 30), (211,), (1, 97), (5, 3, 4), (0, 4)])
-def test_blocks_change_nothing(monkeypatch: Any, name: str, shape: tuple[int, ...]) -> None:
-    make, options = OPTIMIZERS[name]
+def test_blocks_change_nothing(
+    monkeypatch: Any, make: Any, options: Any, shape: tuple[int, ...]
+) -> None:
     rng = np.random.default_rng(2)
     grads = [rng.standard_normal(shape).astype(np.float32) for _ in range(3)]
     whole, kept = stepped(monkeypatch, 1 << 20, make, options, grads)
