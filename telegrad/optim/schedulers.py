@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from telegrad.autograd import Tensor
-from telegrad.optim.optimizer import INITIAL_LR, Group, HasGroups
+from telegrad.optim.optimizer import INITIAL_LR, HasGroups
 
 
 class Scheduler(ABC):
@@ -48,15 +48,11 @@ class Scheduler(ABC):
         if not isinstance(optimizer, HasGroups):
             raise TypeError(f"{type(self).__name__} needs an Optimizer, not {optimizer!r}")
         self.optimizer = optimizer
-        for group in self._groups:
+        for group in self.optimizer.param_groups:
             group.setdefault(INITIAL_LR, group["lr"])
-        self.base_lrs: list[float] = [group[INITIAL_LR] for group in self._groups]
+        self.base_lrs: list[float] = [group[INITIAL_LR] for group in self.optimizer.param_groups]
         self.last_epoch = last_epoch
         self.step()
-
-    @property
-    def _groups(self) -> list[Group]:
-        return self.optimizer.param_groups
 
     @abstractmethod
     def rate(self, base: float, t: int) -> float:
@@ -74,12 +70,12 @@ class Scheduler(ABC):
 
     def set_groups(self, t: int) -> None:
         """Sets the rates after `t` steps."""
-        for group, base in zip(self._groups, self.base_lrs, strict=True):
+        for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             group["lr"] = self.rate(base, t)
 
     def get_last_lr(self) -> list[float]:
         """Returns the present rate of each group."""
-        return [group["lr"] for group in self._groups]
+        return [group["lr"] for group in self.optimizer.param_groups]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(last_epoch={self.last_epoch}, lr={self.get_last_lr()})"
@@ -94,10 +90,10 @@ class Scheduler(ABC):
         Raises:
             ValueError: The state has another number of groups.
         """
-        if len(state_dict["base_lrs"]) != len(self._groups):
+        if len(state_dict["base_lrs"]) != len(self.optimizer.param_groups):
             raise ValueError(
                 f"state of {len(state_dict['base_lrs'])} groups for an optimizer of "
-                f"{len(self._groups)}"
+                f"{len(self.optimizer.param_groups)}"
             )
         self.base_lrs = list(state_dict["base_lrs"])
         self.last_epoch = int(state_dict["last_epoch"])
@@ -401,7 +397,7 @@ class OneCycleLR(Scheduler):
             return
         high, low = self.momenta
         momentum = self._at(t, high, low, high)
-        for group in self._groups:
+        for group in self.optimizer.param_groups:
             if "betas" in group:
                 group["betas"] = (momentum, *group["betas"][1:])
             else:
