@@ -46,7 +46,8 @@ def test_second_order_of_groups(given: Any) -> None:
 
     def groups(x: Any, *rest: Any) -> Any:
         waiting = iter(rest)
-        return F.group_norm(x, 3, *[next(waiting) if one else None for one in given])
+        weight, bias = (next(waiting) if one else None for one in given)
+        return F.group_norm(x, 3, weight, bias)
 
     leaves = [leaf(2, 3, 4), *[part for part in parts if part is not None]]
     check_second_along_a_line(groups, leaves)
