@@ -97,17 +97,18 @@ class LossScale:
                 "parameters in float32 and compute inside nn.autocast"
             )
         factor: Any = 1.0 / self.value
-        finite: dict[str, Any] = {}
-        for device, some in _by_device(parameters).items():
-            dense = [p for p in some if not isinstance(p.grad, RowSparse)]
-            for p in some:
-                if isinstance(p.grad, RowSparse):
-                    p.grad = (p.grad * factor).astype(p.grad.dtype, copy=False)
-            with np.errstate(over="ignore", invalid="ignore"):
-                unscaled = kernels.scaled([p.grad.data for p in dense], factor)
-            for p, gradient in zip(dense, unscaled, strict=True):
-                p.grad = Tensor(gradient)
-            finite[device] = _all_finite([_items(p.grad) for p in some])
+        dense = [p for p in parameters if not isinstance(p.grad, RowSparse)]
+        for p in parameters:
+            if isinstance(p.grad, RowSparse):
+                p.grad = (p.grad * factor).astype(p.grad.dtype, copy=False)
+        with np.errstate(over="ignore", invalid="ignore"):
+            unscaled = kernels.scaled([p.grad.data for p in dense], factor)
+        for p, gradient in zip(dense, unscaled, strict=True):
+            p.grad = Tensor(gradient)
+        on: dict[str, list[Any]] = {}
+        for items in [_items(p.grad) for p in parameters]:
+            on.setdefault(device_of(items), []).append(items)
+        finite = {device: _all_finite(arrays) for device, arrays in on.items()}
         if len(finite) == 1 and CPU not in finite:
             (good,) = finite.values()
             self._seen[optimizer] = ~good, False
@@ -184,13 +185,6 @@ class LossScale:
         """Restores the state."""
         self.value = float(state_dict["value"])
         self.good_steps = int(state_dict["good_steps"])
-
-
-def _by_device(parameters: list[Any]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
-    for p in parameters:
-        found.setdefault(device_of(_items(p.grad)), []).append(p)
-    return found
 
 
 def _items(gradient: Any) -> Any:
