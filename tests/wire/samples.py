@@ -222,6 +222,7 @@ EXCEPTIONS: list[BaseException] = [
     FileNotFoundError(2, "no such file", "/x"),
     PermissionError("one argument alone"),
     BlockingIOError(11, "not now", 5),
+    OSError(2, (1,)),
     raised(os.rename, "/no/such/file", "/nor/this"),
     raised(open, "/no/such/file"),
     raised(b"\xff".decode, "utf-8"),

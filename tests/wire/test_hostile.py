@@ -22,17 +22,13 @@ from telegrad.wire import (
     PIECE_BYTES,
     Assembly,
     Envelope,
-    Frame,
     Piece,
     Span,
-    cut,
     decode,
     decode_exception,
     encode,
     encode_exception,
-    pack_frame,
     rebuild,
-    unpack_frame,
 )
 from telegrad.wire.document import MARKERS, Tag
 from tests.fuzz.engine import run_one
@@ -285,20 +281,3 @@ def test_pieces_may_be_cut_anew(random: Random) -> None:
 def _block_numbers(piece: Piece) -> set[int]:
     first = piece.offset // BLOCK_BYTES
     return set(range(first, first + -(-len(piece.data) // BLOCK_BYTES)))
-
-
-def test_a_piece_that_comes_again_is_ignored() -> None:
-    envelope = Envelope("k", number=1, buffers=[bytes(range(256)) * 10_000, b"s"], document=b"d")
-    received = unpack_frame(pack_frame(Frame([envelope])))
-    assembly = Assembly(received.envelopes[0], received.awaited[1])
-    pieces = list(cut(envelope))
-    assert len(pieces) == 3
-    for piece in pieces[1:] * 2 + pieces:
-        if (place := assembly.claim(piece.span)) is not None:
-            place[:] = piece.data
-            assembly.placed(piece.span)
-    assert assembly.complete
-    assert assembly.claim(pieces[0].span) is None
-    buffers = assembly.join().buffers
-    assert [bytes(each) for each in buffers] == [bytes(each) for each in envelope.buffers]
-    assert not memoryview(buffers[0]).readonly

@@ -285,18 +285,6 @@ def test_constructors_in_c_ask_no_argument(name: str) -> None:
             assert isinstance(error, Exception)
 
 
-def test_an_exception_keeps_what_its_constructor_would_have_set() -> None:
-    for sent in (FileNotFoundError(2, "none", "a"), BlockingIOError(11, "later", 3),
-                 OSError(2, (1,)), UnicodeDecodeError("utf-8", b"x", 0, 1, "why"),
-                 ExceptionGroup("g", [ValueError(1), OSError(2, "x")])):  # fmt: skip
-        arrived = decode_exception(encode_exception(sent))
-        assert type(arrived) is type(sent)
-        assert str(arrived) == str(sent)
-        assert repr(arrived.args) == repr(sent.args)
-        if isinstance(sent, BlockingIOError):
-            assert getattr(arrived, "characters_written") == 3  # noqa: B009
-
-
 # -- functions -------------------------------------------------------------------------------------
 
 
