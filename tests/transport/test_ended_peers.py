@@ -76,8 +76,12 @@ def forgotten(floor: Floor) -> tuple[Worker, Worker, Gate]:
     return alice, bob, gate
 
 
-def test_who_was_forgotten_and_comes_back_is_refused(floor: Floor) -> None:
+@pytest.mark.parametrize("names", [MOST_NAMES, 1], ids=["known by name", "not known at all"])
+def test_who_was_forgotten_and_comes_back_is_refused(
+    floor: Floor, names: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise it would go on with a session of which the other end knows nothing."""
+    monkeypatch.setattr(peers, "MOST_NAMES", names)  # 1: the name of those that come and go
     alice, bob, gate = forgotten(floor)
     assert (bob.info.name, bob.info.incarnation) not in alice.connections
     assert alice.exchange.statistics().envelopes_received == 1  # what it has moved is remembered
@@ -114,16 +118,3 @@ def test_what_is_forgotten_takes_no_more_room_with_time() -> None:
     assert WorkerInfo("comes.and.goes", 1, 10_000) not in forgotten
     assert WorkerInfo("came.once9999", 2, 9_999) in forgotten
     assert WorkerInfo("came.once0", 2, 0) not in forgotten
-
-
-def test_a_session_of_which_nothing_at_all_is_known(
-    floor: Floor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So nothing has to be kept of whoever had one."""
-    monkeypatch.setattr(peers, "MOST_NAMES", 1)  # the name of those that come and go
-    alice, bob, gate = forgotten(floor)
-    shared_loop_thread().call_soon(gate.open.set)
-    error = bob.recorder.wait_lost()
-    assert error.fenced
-    assert "alice has no session with this incarnation any more" in error.reason
-    assert alice.recorder.calls() == [1]

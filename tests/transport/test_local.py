@@ -178,43 +178,30 @@ def test_workers_of_one_host_choose_it_and_others_do_not_try() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "certified", "why"),
-    [(False, False, "leaves Unix sockets out"), (True, True, "certificates")],
+    ("wanted", "certified", "lacking", "why"),
+    [
+        (False, False, False, "leaves Unix sockets out"),
+        (True, True, False, "certificates"),
+        (True, False, True, "needs Linux's epoll and eventfd"),
+    ],
 )
 def test_why_it_is_not_chosen(
-    wanted: bool, certified: bool, why: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("INFO"):
-        assert find_local(self_signed_tls() if certified else None, wanted=wanted) == []
-    assert why in caplog.text
-
-
-def test_it_is_skipped_where_the_system_lacks_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delattr(os, "eventfd")
-    with caplog.at_level("INFO"):
-        assert find_local(None) == []
-    assert "epoll and eventfd" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("wanted", "certified", "why"),
-    [(False, False, "leaves Unix sockets out"), (True, True, "certificates")],
-)
-def test_where_nothing_else_is_to_listen_the_reason_is_an_error(
-    wanted: bool, certified: bool, why: str
-) -> None:
-    with pytest.raises(ValueError, match=rf"bind='unix' is refused, .*{why}.*; leave bind out"):
-        find_local(self_signed_tls() if certified else None, wanted=wanted, bind="unix")
-
-
-def test_a_system_that_lacks_it_refuses_to_listen_on_it_alone(
+    wanted: bool,
+    certified: bool,
+    lacking: bool,
+    why: str,
+    caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delattr(os, "eventfd")
-    with pytest.raises(ValueError, match="needs Linux's epoll and eventfd; leave bind out"):
-        find_local(None, bind="unix:///tmp")
+    """A line in the log; an error where nothing else is to listen."""
+    if lacking:
+        monkeypatch.delattr(os, "eventfd")
+    tls = self_signed_tls() if certified else None
+    with caplog.at_level("INFO"):
+        assert find_local(tls, wanted=wanted) == []
+    assert why in caplog.text
+    with pytest.raises(ValueError, match=rf"bind='unix' is refused, .*{why}.*; leave bind out"):
+        find_local(tls, wanted=wanted, bind="unix")
 
 
 def test_a_listener_that_died_leaves_nothing_in_the_way() -> None:

@@ -44,24 +44,6 @@ def test_the_block_that_was_used_last_is_next() -> None:
     assert taken(books, account, SMALLEST_BLOCK) is second
 
 
-def test_a_block_is_free_when_both_ends_have_let_go() -> None:
-    books, account = ledger(), Account[bytes]()
-    for peer_first in (True, False):
-        block = taken(books, account, 2**20)
-        loan = books.lend(block)
-        if peer_first:
-            books.returned(account, loan, 0.0)
-            assert account.out == 2**20
-            books.released(block, 0.0)
-        else:
-            books.released(block, 0.0)
-            assert account.out == 2**20
-            books.returned(account, loan, 0.0)
-        assert account.out == 0
-        assert taken(books, account, 2**20) is block
-        books.released(block, 0.0)
-
-
 def test_what_the_peer_has_had_is_not_lent_again() -> None:
     """It may have written there: another envelope must not get that."""
     books, account = ledger(), Account[bytes]()
