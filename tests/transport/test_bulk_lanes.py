@@ -7,6 +7,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from tests.transport.workers import (
     Floor,
     ManualClock,
     Worker,
+    at_once,
     beat,
     first_of,
     floor_of,
@@ -129,17 +131,10 @@ def test_who_only_dialled_gets_big_ones_too(floor: Floor) -> None:
 @pytest.mark.parametrize("round_", first_of(5))
 def test_of_crossed_dials_one_keeps_its_lanes(floor: Floor, round_: int) -> None:
     alice, bob = floor.pair()
-    start = threading.Barrier(2)
-
-    def post(sender: Worker, receiver: Worker) -> None:
-        start.wait(SECONDS)
-        sender.post(receiver, round_, buffers=[bytes(2 * MIB)])
-
-    threads = [threading.Thread(target=post, args=p) for p in ((alice, bob), (bob, alice))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS)
+    big = [bytes(2 * MIB)]
+    at_once(
+        lambda: alice.post(bob, round_, buffers=big), lambda: bob.post(alice, round_, buffers=big)
+    )
     for worker in (alice, bob):
         worker.recorder.wait_envelopes(1)
     wait_until("lanes", lambda: alice.exchange.statistics().lanes == LANES)
@@ -284,14 +279,7 @@ def test_both_close_with_big_ones_under_way(floor: Floor) -> None:
     data = pattern(8 * MIB)
     alice.post(bob, 1, buffers=[data])
     bob.post(alice, 1, buffers=[data, data])
-    threads = [
-        threading.Thread(target=worker.exchange.close, args=(SECONDS,)) for worker in (alice, bob)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS)
-        assert not thread.is_alive()
+    at_once(*(partial(worker.exchange.close, SECONDS) for worker in (alice, bob)))
     for worker in (alice, bob):
         (got,) = worker.recorder.wait_envelopes(1)
         assert bytes(got.buffers[0]) == data

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 from pathlib import Path
 
 import pytest
 
 from telegrad.errors import AuthenticationError
 from telegrad.transport import find_token, make_token, read_token_file, write_token_file
+from tests.transport.workers import at_once
 
 LONG = "a token that is long enough"
 
@@ -36,14 +36,7 @@ def test_none_can_be_made() -> None:
 
 def test_the_users_own_is_made_once_and_nobody_else_may_read_it(tmp_path: Path) -> None:
     found: list[bytes] = []
-    threads = [
-        threading.Thread(target=lambda: found.append(find_token(None, {"HOME": str(tmp_path)})))
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*8 * [lambda: found.append(find_token(None, {"HOME": str(tmp_path)}))])
     assert len(set(found)) == 1
     assert len(found[0]) == 64
     path = tmp_path / ".config" / "telegrad" / "token"

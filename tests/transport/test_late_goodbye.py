@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,7 +10,15 @@ import pytest
 
 from telegrad.transport import Carrier, Transport, WrappedCarrier, shared_loop_thread
 from telegrad.transport.session import exchange as module
-from tests.transport.workers import SECONDS, Floor, Worker, WrappedTransport, floor_of, wait_until
+from tests.transport.workers import (
+    SECONDS,
+    Floor,
+    Worker,
+    WrappedTransport,
+    floor_of,
+    meanwhile,
+    wait_until,
+)
 
 FLOOD = 300  # messages, of which no socket and no window of gRPC holds a half
 MESSAGE_BYTES = 60_000
@@ -89,13 +96,11 @@ def test_who_takes_too_long_hears_that_the_other_has_left(
     """A worker that had ended in order was reported as a process that was gone."""
     monkeypatch.setattr(module, "LAST_WORD_SECONDS", SECONDS)
     alice, bob, gate = pair
-    closing = threading.Thread(target=alice.exchange.close, args=(0.01, "done here"))
     with deaf(alice, bob, gate):
         flood(alice, bob)
-        closing.start()
+        closing = meanwhile(lambda: alice.exchange.close(0.01, "done here"))
         wait_until("the end of the wait", lambda: TOLD in caplog.messages)
-    closing.join(SECONDS)
-    assert not closing.is_alive()
+    closing.result(SECONDS)
     error = bob.recorder.wait_lost()
     assert error.left
     assert error.reason == REASON

@@ -7,6 +7,7 @@ import gc
 import random
 import threading
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -33,9 +34,11 @@ from tests.transport.workers import (
     ManualClock,
     Worker,
     WrappedTransport,
+    at_once,
     beat,
     first_of,
     let_pass,
+    run_on,
     wait_until,
 )
 
@@ -113,15 +116,8 @@ def test_both_directions_at_once_from_many_threads(floor: Floor) -> None:
         for call in range(first, first + each):
             sender.post(receiver, call)
 
-    running = [
-        threading.Thread(target=post, args=(*pair, k * each))
-        for pair in ((alice, bob), (bob, alice))
-        for k in range(threads)
-    ]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join(SECONDS)
+    pairs = (alice, bob), (bob, alice)
+    at_once(*(partial(post, *pair, k * each) for pair in pairs for k in range(threads)))
     for worker in (alice, bob):
         worker.recorder.wait_envelopes(each * threads)
         assert sorted(worker.recorder.calls()) == list(range(each * threads))
@@ -186,17 +182,7 @@ def test_either_side_dials_again(floor: Floor, known: str) -> None:
 @pytest.mark.parametrize("round_", first_of(5))
 def test_both_dial_at_once(floor: Floor, round_: int) -> None:
     alice, bob = floor.pair()
-    start = threading.Barrier(2)
-
-    def post(sender: Worker, receiver: Worker) -> None:
-        start.wait(SECONDS)
-        sender.post(receiver, round_)
-
-    threads = [threading.Thread(target=post, args=p) for p in ((alice, bob), (bob, alice))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS)
+    at_once(lambda: alice.post(bob, round_), lambda: bob.post(alice, round_))
     for worker in (alice, bob):
         worker.recorder.wait_envelopes(1)
     for call in range(20):
@@ -347,12 +333,7 @@ def test_all_leave_at_once(floor: Floor) -> None:
                 worker.post(peer, call)
     for worker in workers:
         worker.recorder.wait_envelopes(3)
-    threads = [threading.Thread(target=w.exchange.close, args=(SECONDS,)) for w in workers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS / 2)
-        assert not thread.is_alive()
+    at_once(*(partial(each.exchange.close, SECONDS) for each in workers), within=SECONDS / 2)
 
 
 def test_leaving_one_peer_keeps_the_others(floor: Floor) -> None:
@@ -471,13 +452,9 @@ def test_what_was_posted_before_an_endpoint_was_known_leaves_then(floor: Floor) 
     alice, bob = floor.worker("alice"), floor.worker("bob")
     alice.exchange.connect(bob.info, ())
     alice.post(bob, 1)
-    shared_loop_thread().run(_pass(), SECONDS)  # it was looked at, and found nobody to dial
+    run_on(shared_loop_thread(), lambda: None)  # it was looked at, and found nobody to dial
     alice.knows(bob)
     assert bob.recorder.wait_envelopes(1)[0].call == 1
-
-
-async def _pass() -> None:
-    return None
 
 
 class Slow(WrappedTransport):

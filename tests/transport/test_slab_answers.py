@@ -30,7 +30,7 @@ from tests.transport.test_slabs import (
     meet,
     none_mapped,
 )
-from tests.transport.workers import SECONDS, Floor, Worker, floor_of, wait_until
+from tests.transport.workers import Floor, Worker, floor_of, run_on, wait_until
 
 
 @pytest.fixture
@@ -44,14 +44,10 @@ def address(buffer: Any) -> int:
     return there
 
 
-async def nothing() -> None:
-    pass
-
-
 def arrived(worker: Worker) -> list[Any]:
     """Returns the array that came as all of one envelope, which nothing else refers to then."""
     (envelope,) = worker.recorder.wait_envelopes(1)
-    shared_loop_thread().run(nothing(), SECONDS)  # the turn that has handed it over has ended
+    run_on(shared_loop_thread(), lambda: None)  # the turn that has handed it over has ended
     (buffer,) = envelope.buffers
     worker.recorder.envelopes.clear()
     return [np.frombuffer(buffer, np.uint8)]

@@ -7,8 +7,8 @@ import fcntl
 import gc
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -24,7 +24,7 @@ from telegrad.transport.sockets.message_socket import MOST_DESCRIPTORS, DirectSo
 from telegrad.wire import LENT_BYTES, Envelope, Frame, Lending, Lent
 from tests.repeated import TRANSPORTS
 from tests.transport.socket_pairs import unix_pair
-from tests.transport.workers import Floor, ManualClock, Worker, floor_of, wait_until
+from tests.transport.workers import Floor, ManualClock, Worker, at_once, floor_of, wait_until
 
 SIZE = 2**20
 
@@ -164,11 +164,7 @@ def test_many_threads_at_once(local: Floor) -> None:
             np.frombuffer(memory, np.uint8)[:] = call % 251
             alice.post(bob, call, buffers=[memory])
 
-    threads = [threading.Thread(target=send, args=(1000 * k,)) for k in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(send, 1000 * k) for k in range(1, 5)))
     bob.recorder.wait_envelopes(4 * count)
     assert wrong == []
 

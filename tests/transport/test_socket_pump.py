@@ -14,12 +14,11 @@ import pytest
 from telegrad.testing import leaks
 from telegrad.transport import LoopThread, hands_over
 from telegrad.transport.base import CarrierClosedError
-from telegrad.transport.io.loop_watch import MOST_REQUESTS
 from telegrad.transport.io.socket_pump import SocketPump
 from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.sockets.message_socket import DirectSocket
 from tests.transport.socket_pairs import unix_pair
-from tests.transport.workers import SECONDS
+from tests.transport.workers import SECONDS, run_on
 
 T = TypeVar("T")
 
@@ -96,10 +95,7 @@ class Ends:
         return SocketPump(end, self.frames, self.loop, self.reader)
 
     def on_loop(self, function: Callable[[], T]) -> T:
-        async def call() -> T:
-            return function()
-
-        return self.loop.run(call(), SECONDS)
+        return run_on(self.loop, function)
 
     def close(self) -> None:
         self.on_loop(lambda: self.pump.let_go(None))
@@ -140,20 +136,6 @@ def test_who_waits_reads_and_the_loop_goes_on_after_that(ends: Ends) -> None:
     assert [thread is driver for _, thread in got] == [True, True, False]
     assert all(ends.frames.handing)
     assert not hands_over()
-
-
-def test_who_waits_leaves_requests_to_others(ends: Ends) -> None:
-    driver = drive(ends)
-    for i in range(MOST_REQUESTS - 1):
-        ends.send(b"request %d" % i)
-        ends.send(b"reply %d" % i)
-    ends.send(b"request, the last one that it reads")
-    driver.join(SECONDS)
-    assert not driver.is_alive()
-    assert ends.gate.shut
-    ends.send(b"mine")
-    readers = [ends.frames.came.get(timeout=SECONDS)[1] for _ in range(2 * MOST_REQUESTS)]
-    assert [reader is driver for reader in readers] == [True] * (2 * MOST_REQUESTS - 1) + [False]
 
 
 def test_what_was_read_behind_the_own_reply_is_handed_over_too(ends: Ends) -> None:

@@ -23,7 +23,7 @@ from telegrad.transport.io.burst import BURSTS
 from telegrad.transport.io.loop_watch import MOST_REQUESTS
 from telegrad.transport.io.socket_reader import SocketReader, Stay
 from tests.transport.test_socket_pump import Gate
-from tests.transport.workers import SECONDS, settled
+from tests.transport.workers import SECONDS, run_on, settled
 
 T = TypeVar("T")
 
@@ -60,10 +60,7 @@ class World:
         self.gate = Gate()
 
     def on_loop(self, function: Callable[[], T]) -> T:
-        async def call() -> T:
-            return function()
-
-        return self.loop.run(call(), SECONDS)
+        return run_on(self.loop, function)
 
     def close(self) -> None:
         for socket_ in self.sockets:

@@ -14,7 +14,7 @@ import pytest
 from telegrad.transport import LoopThread
 from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.io.pump import TaskPump
-from tests.transport.workers import SECONDS
+from tests.transport.workers import SECONDS, run_on
 
 T = TypeVar("T")
 Way: TypeAlias = "asyncio.Future[None]"  # of a message that leaves when the test says so
@@ -93,10 +93,7 @@ class End:
         self.tasks.add(asyncio.ensure_future(coroutine))
 
     def on_loop(self, function: Callable[[], T]) -> T:
-        async def call() -> T:
-            return function()
-
-        return self.loop.run(call(), SECONDS)
+        return run_on(self.loop, function)
 
     def post(self, message: bytes) -> None:
         self.frames.post(self.pump, message)

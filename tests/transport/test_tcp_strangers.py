@@ -51,6 +51,7 @@ from tests.transport.workers import (
     Floor,
     Worker,
     floor_of,
+    meanwhile,
     port_of,
     wait_until,
 )
@@ -258,8 +259,7 @@ def test_a_dialler_talks_no_older_tls(kind: str, authority: Authority) -> None:
             with listening.accept()[0] as accepted, contextlib.suppress(OSError):
                 context.wrap_socket(accepted, server_side=True).close()
 
-        serving = threading.Thread(target=serve)
-        serving.start()
+        serving = meanwhile(serve)
 
         async def talk() -> None:
             carrier = await dialler.dial(f"tcps://{LOCALHOST}:{listening.getsockname()[1]}")
@@ -268,7 +268,7 @@ def test_a_dialler_talks_no_older_tls(kind: str, authority: Authority) -> None:
             await carrier.close()
 
         on_loop(talk)
-        serving.join()
+        serving.result(SECONDS)
 
 
 def test_older_tls_is_refused(encrypted: Floor) -> None:
@@ -315,14 +315,6 @@ def test_who_stops_in_a_handshake_is_cut_off(encrypted: Floor, how: str) -> None
             assert received(stranger)[:1] == b"\x16"  # a ServerHello, and then the end
         else:
             assert is_closed(stranger)
-
-
-@pytest.mark.parametrize("said", [b"", b"\x00", header_of(bytes(100)) + bytes(50)])
-def test_who_says_nothing_more_is_cut_off(plain: Floor, said: bytes) -> None:
-    host = plain.worker("host", limits=ConnectionLimits(handshake_seconds=0.1))
-    with connect(host) as stranger:
-        stranger.sendall(said)
-        assert is_closed(stranger)
 
 
 NOISE = {
@@ -483,10 +475,9 @@ def encrypted_lane(envelope: Envelope) -> tuple[Unloading, MemoryTls]:
     wire, accepted = tcp_pair()
     below = TlsSocket(accepted, certificate().listening, shown=certificate().binding)
     client = MemoryTls(wire)
-    shaking = threading.Thread(target=client.shake_hands)
-    shaking.start()
+    shaking = meanwhile(client.shake_hands)
     wait_until("TLS", lambda: _is_done(below))
-    shaking.join()
+    shaking.result(SECONDS)
     return Unloading(envelope, below, wire), client
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import socket
 import ssl
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +37,7 @@ from tests.transport.workers import (
     Worker,
     WrappedTransport,
     floor_of,
+    meanwhile,
     wait_until,
 )
 
@@ -92,18 +92,6 @@ def test_big_and_small_ones_arrive_and_frames_carry_no_tags(tls_floor: Floor) ->
     assert all(isinstance(stream.frames, PlainFrames) for stream in streams if stream is not None)
 
 
-@pytest.mark.parametrize("message", [3, 4, 7])
-def test_a_broken_connection_is_dialled_again(tls_floor: Floor, message: int) -> None:
-    alice = tls_floor.worker("alice", transport=tls_floor.transport(plan=[message, message + 2]))
-    bob = tls_floor.worker("bob")
-    alice.knows(bob)
-    bob.knows(alice)
-    for call in range(20):
-        alice.post(bob, call)
-    assert [each.call for each in bob.recorder.wait_envelopes(20)] == list(range(20))
-    assert not alice.recorder.lost
-
-
 def test_another_token_does_not_help_the_right_certificate(tls_floor: Floor) -> None:
     host = tls_floor.worker("host")
     for token in (b"another token, long enough", None):
@@ -111,13 +99,6 @@ def test_another_token_does_not_help_the_right_certificate(tls_floor: Floor) -> 
         words = refusal(stranger, host.endpoints[0])
         assert "the dialler holds " + ("another token" if token else "no token") in words
     assert not host.recorder.envelopes
-
-
-def test_a_listener_that_is_gone_is_refused_at_once(tls_floor: Floor) -> None:
-    alice, bob = tls_floor.worker("alice", lost_after=1000.0), tls_floor.worker("bob")
-    meet(alice, bob)
-    tls_floor.kill(bob)
-    assert "its process is gone" in alice.recorder.wait_lost().reason
 
 
 def test_a_listener_that_says_nothing_holds_nobody_up_for_long(
@@ -152,14 +133,13 @@ def test_a_listener_that_takes_no_stream_after_all_is_unreachable_and_no_more(
                 listening.accept()[0].close()
 
     with socket.create_server((here, 0)) as listening:
-        serving = threading.Thread(target=serve)
-        serving.start()
+        serving = meanwhile(serve)
         with pytest.raises(ConnectionError, match="cannot be reached") as error:
             alice.exchange.introduce(
                 f"grpcs://{here}:{listening.getsockname()[1]}", timeout=SECONDS
             )
         listening.shutdown(socket.SHUT_RDWR)
-        serving.join()
+        serving.result(SECONDS)
     assert not isinstance(error.value, PermissionError)
 
 

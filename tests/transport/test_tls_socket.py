@@ -7,8 +7,7 @@ import itertools
 import select
 import socket
 import ssl
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +26,7 @@ from telegrad.transport.sockets.tls_socket import TlsSocket
 from tests.loops import on_loop
 from tests.transport.socket_pairs import MemoryTls, certificate, header_of, tcp_pair, tls_pair
 from tests.transport.test_bulk_lanes import MIB, pattern
-from tests.transport.workers import SECONDS
+from tests.transport.workers import SECONDS, meanwhile
 
 RECORD = 16 * 1024  # bytes of a record of TLS, at most
 MOST_TURNS = 200  # single bytes would be filled a million times
@@ -56,30 +55,6 @@ def direct_pair(*, tls: bool) -> Iterator[tuple[DirectSocket, DirectSocket]]:
         yield pair[0], pair[1]
         for end in pair:
             end.end()
-
-
-class Meanwhile:
-    """Runs a function in a thread; what it returns or raises is the result."""
-
-    def __init__(self, function: Callable[[], object]) -> None:
-        self._function = function
-        self._result: object = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._result = self._function()
-        except BaseException as error:
-            self._error = error
-
-    def result(self) -> object:
-        self._thread.join(SECONDS)
-        assert not self._thread.is_alive(), "it still waits"
-        if self._error is not None:
-            raise self._error
-        return self._result
 
 
 def wait_readable(end: ByteSocket) -> None:
@@ -127,16 +102,16 @@ def test_both_ends_send_and_receive_at_once(there: list[int], back: list[int]) -
             data = data[size:]
 
     sending = [
-        Meanwhile(lambda i=i: send(ends[i], sent[i], (there, back)[i]))  # type: ignore[misc]
+        meanwhile(lambda i=i: send(ends[i], sent[i], (there, back)[i]))  # type: ignore[misc]
         for i in (0, 1)
     ]
     receiving = [
-        Meanwhile(lambda i=i: receive_all(ends[1 - i], len(sent[i])))  # type: ignore[misc]
+        meanwhile(lambda i=i: receive_all(ends[1 - i], len(sent[i])))  # type: ignore[misc]
         for i in (0, 1)
     ]
     for each in sending:
-        each.result()
-    assert [each.result() for each in receiving] == sent
+        each.result(SECONDS)
+    assert [each.result(SECONDS) for each in receiving] == sent
     for end in ends:
         end.close()
 
@@ -146,7 +121,7 @@ def test_what_finds_no_room_goes_on_when_it_is_given_again() -> None:
     data, turns = pattern(MIB), 0
     with pytest.raises(BlockingIOError):
         here.send(data)
-    receiving = Meanwhile(lambda: receive_all(there, len(data)))
+    receiving = meanwhile(lambda: receive_all(there, len(data)))
     sent = None
     while sent is None:
         try:
@@ -156,7 +131,7 @@ def test_what_finds_no_room_goes_on_when_it_is_given_again() -> None:
             assert select.select([], [here.fileno()], [], SECONDS)[1]
     assert sent == len(data)
     assert turns > 0
-    assert receiving.result() == data
+    assert receiving.result(SECONDS) == data
     here.close()
     there.close()
 
@@ -214,9 +189,9 @@ def test_nothing_plain_leaves_whenever_it_is_shut_down(at: str) -> None:
         with contextlib.suppress(ssl.SSLWantReadError):
             end.shake_hands()
     elif at == "after":
-        shaking = Meanwhile(client.shake_hands)
+        shaking = meanwhile(client.shake_hands)
         shake_alone(end)
-        shaking.result()
+        shaking.result(SECONDS)
     end.shutdown(socket.SHUT_RDWR)
     for _ in range(3):
         with pytest.raises(OSError):
@@ -246,14 +221,14 @@ def test_messages_of_every_size_come_in_order(tls: bool, sizes: list[int]) -> No
                     select.select([], [here.fileno()], [], SECONDS)
                     whole = here.flush()
 
-        sending, got = Meanwhile(send), list[bytes]()
+        sending, got = meanwhile(send), list[bytes]()
         while len(got) < len(sent):  # polls only when it is told that nothing was read
             message = there.take()
             if message is not None:
                 got.append(message)
             elif not there.holds_more:
                 assert select.select([there.fileno()], [], [], SECONDS)[0], "a message is forgotten"
-        sending.result()
+        sending.result(SECONDS)
         assert got == sent
 
 
@@ -263,13 +238,13 @@ def test_a_message_in_the_last_record_of_a_big_one_is_not_forgotten(big: int) ->
     wire, accepted = tcp_pair()
     below = TlsSocket(accepted, certificate().listening, shown=certificate().binding)
     client = MemoryTls(wire)
-    shaking = Meanwhile(client.shake_hands)
+    shaking = meanwhile(client.shake_hands)
     shake_alone(below)
-    shaking.result()
+    shaking.result(SECONDS)
     there = DirectSocket(below)
     first, second = pattern(big), b"the next one"
     stream = header_of(first) + first + header_of(second) + second
-    sending = Meanwhile(lambda: wire.sendall(client.encrypted(stream)))
+    sending = meanwhile(lambda: wire.sendall(client.encrypted(stream)))
     got: list[bytes] = []
     while not got:
         message = there.take()
@@ -277,7 +252,7 @@ def test_a_message_in_the_last_record_of_a_big_one_is_not_forgotten(big: int) ->
             assert select.select([there.fileno()], [], [], SECONDS)[0]
         else:
             got.append(message)
-    sending.result()
+    sending.result(SECONDS)
     assert there.holds_more or select.select([there.fileno()], [], [], SECONDS)[0]
     while len(got) < 2:
         message = there.take()
@@ -329,9 +304,9 @@ def test_bytes_of_any_parts_fill_any_places(
             for each in sent:
                 here.send_all(*each)
 
-        sending = Meanwhile(send)
+        sending = meanwhile(send)
         got = fill_by(there, sum(map(sum, parts)), portions)
-        sending.result()
+        sending.result(SECONDS)
         assert got == b"".join(b"".join(each) for each in sent)
 
 
@@ -344,12 +319,12 @@ def test_what_was_read_behind_a_message_fills_first(
     """The last message of a handshake, and the bytes of a lane that came together with it."""
     with direct_pair(tls=tls) as (here, there):
         first, rest = pattern(message, 1), pattern(behind, 2)
-        sending = Meanwhile(lambda: here.send_all(header_of(first) + first + rest))
+        sending = meanwhile(lambda: here.send_all(header_of(first) + first + rest))
         while (taken := there.take()) is None:
             select.select([there.fileno()], [], [], SECONDS)
         assert taken == first
         got = fill_by(there, behind, portions)
-        sending.result()
+        sending.result(SECONDS)
         assert got == rest
 
 
@@ -357,13 +332,13 @@ def test_what_was_read_behind_a_message_fills_first(
 @pytest.mark.parametrize("who", ["itself", "the other end"])
 def test_an_end_wakes_who_sends_and_who_receives(tls: bool, who: str) -> None:
     with direct_pair(tls=tls) as (here, there):
-        sending = Meanwhile(lambda: here.send_all(bytes(64 * MIB)))
-        receiving = Meanwhile(lambda: here.fill(memoryview(bytearray(10))))
+        sending = meanwhile(lambda: here.send_all(bytes(64 * MIB)))
+        receiving = meanwhile(lambda: here.fill(memoryview(bytearray(10))))
         there.fill(memoryview(bytearray(1)))  # they have begun
         (here if who == "itself" else there).end()
         for waiting in (sending, receiving):
             with pytest.raises(CarrierClosedError):
-                waiting.result()
+                waiting.result(SECONDS)
 
 
 @KINDS

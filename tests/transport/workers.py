@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -27,6 +28,7 @@ from telegrad.transport import (
     InprocTransport,
     Listener,
     LocalTransport,
+    LoopThread,
     Receiver,
     TcpTransport,
     Tls,
@@ -44,6 +46,8 @@ from telegrad.wire import Envelope
 
 if TYPE_CHECKING:
     from telegrad.transport.session.carriers import Carriers
+
+T = TypeVar("T")
 
 LOCALHOST = "127.0.0.1"
 SECONDS = 20.0  # no wait of these tests takes so long unless something is wrong
@@ -362,6 +366,42 @@ def port_of(worker: Worker) -> int:
 def wait_until(what: str, condition: Callable[[], bool]) -> None:
     """Waits for what others bring about."""
     leaks.wait_until_gone(what, lambda: [] if condition() else [what], SECONDS)
+
+
+def run_on(loop: LoopThread, function: Callable[[], T]) -> T:
+    """Calls a function on a loop."""
+
+    async def call() -> T:
+        return function()
+
+    return loop.run(call(), SECONDS)
+
+
+def meanwhile(function: Callable[[], T]) -> Future[T]:
+    """Runs a function in a thread of its own; `result` raises what it raised."""
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(function())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return result
+
+
+def at_once(*work: Callable[[], object], within: float = SECONDS) -> None:
+    """Runs functions that begin together, in threads, and waits until all have ended."""
+    start = threading.Barrier(len(work))
+
+    def run(each: Callable[[], object]) -> None:
+        start.wait(SECONDS)
+        each()
+
+    with ThreadPoolExecutor(len(work)) as pool:
+        for running in [pool.submit(run, each) for each in work]:
+            running.result(within)
 
 
 def hears_beats(worker: Worker, peer: Worker, clock: ManualClock) -> bool:
