@@ -137,7 +137,6 @@ _COMPOUNDS: dict[Tag, Callable[[Reading, list[Any]], object]] = {
     **builtin_types.COMPOUND_DECODERS,
     **array_types.COMPOUND_DECODERS,
     **class_types.COMPOUND_DECODERS,
-    **array_types.SPARSE_DECODERS,
     Tag.EXCEPTION: lambda reading, items: reading.exception(items),
     Tag.REGISTERED: lambda reading, items: _decode_registered(items),
 }

@@ -220,17 +220,13 @@ class Assembly:
         self._claimed += 1
         return part.view[piece.offset : end]
 
-    def placed(self, piece: Span) -> bool:
-        """Records that a claimed piece is in place; returns True if all of them are now."""
-        placed, n = self._parts[piece.part].placed, _blocks(piece.size)
-        first = piece.offset // BLOCK_BYTES
-        self._left -= placed.count(0, first, first + n)
-        placed[first : first + n] = b"\1" * n
-        self._claimed -= 1
-        return self.complete
-
-    def given_back(self) -> bool:
-        """Records that a claimed piece's bytes did not come; returns True if all is in place."""
+    def settle(self, piece: Span, *, came: bool) -> bool:
+        """Ends a claim, whose bytes are in place if they came; returns True if all are now."""
+        if came:
+            placed, n = self._parts[piece.part].placed, _blocks(piece.size)
+            first = piece.offset // BLOCK_BYTES
+            self._left -= placed.count(0, first, first + n)
+            placed[first : first + n] = b"\1" * n
         self._claimed -= 1
         return self.complete
 

@@ -157,7 +157,7 @@ class _Played:
         if place is None:
             return
         place[:] = piece.data
-        assembly = self.session.placed(piece.span)
+        assembly = self.session.settle(piece.span, came=True)
         if assembly is not None:
             assembly.join()
             self.handed_over(self.session.finish(piece.number))
@@ -190,7 +190,7 @@ def _assembled(assembly: Assembly, chunks: list[bytes]) -> None:
             continue
         placed |= blocks
         place[:] = piece.data
-        if assembly.placed(piece.span):
+        if assembly.settle(piece.span, came=True):
             assembly.join()
 
 

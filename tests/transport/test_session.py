@@ -58,7 +58,7 @@ def take(b: Session, piece: Piece) -> list[Envelope]:
 def put(b: Session, piece: Piece, place: memoryview) -> list[Envelope]:
     """What happens once a claimed piece was copied."""
     place[:] = piece.data
-    assembly = b.placed(piece.span)
+    assembly = b.settle(piece.span, came=True)
     if assembly is None:
         return []
     assembly.join()
@@ -289,11 +289,11 @@ def test_nothing_is_handed_over_while_somebody_still_writes(comes: bool) -> None
     assert old is not None
     assert new is not None
     new[:] = piece.data
-    assert b.placed(piece.span) is None
+    assert b.settle(piece.span, came=True) is None
     assert b.claim(piece.span) is None
     if comes:
         old[:] = piece.data
-    assembly = b.placed(piece.span) if comes else b.given_back(piece.span)
+    assembly = b.settle(piece.span, came=comes)
     assert assembly is not None
     assembly.join()
     (got,) = b.finish(1)
@@ -516,7 +516,7 @@ class Promise(RuleBasedStateMachine):
         if self.broken[side]:
             piece, place = self.broken[side].pop(which % len(self.broken[side]))
             place[: len(place) // 2] = piece.data[: len(place) // 2]
-            assembly = self.ends[side].given_back(piece.span)
+            assembly = self.ends[side].settle(piece.span, came=False)
             if assembly is not None:
                 assembly.join()
                 self.hand_over(side, self.ends[side].finish(piece.number))

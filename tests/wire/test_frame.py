@@ -89,7 +89,7 @@ def test_big_parts_come_as_pieces_and_many_small_ones_too() -> None:
         place = assembly.claim(arrived.span)
         assert place is not None
         place[:] = arrived.data
-        assembly.placed(arrived.span)
+        assembly.settle(arrived.span, came=True)
     assert assembly.complete
     received = assembly.join()
     assert received.document == envelope.document
@@ -124,7 +124,7 @@ def test_a_piece_of_what_is_lent_is_not_wanted() -> None:
         wanted = assembly.claim(piece.span)
         assert (wanted is None) == (piece.part == 2)
         if wanted is not None:
-            assembly.placed(piece.span)
+            assembly.settle(piece.span, came=True)
     assert assembly.complete
     assert assembly.join().buffers[0] is place
     assert [piece.part for piece in cut(frame.envelopes[0], lent=(2,))] == [4]

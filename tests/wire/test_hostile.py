@@ -261,9 +261,9 @@ def test_pieces_may_be_cut_anew(random: Random) -> None:
             if random.random() < 0.5:
                 place[:] = piece.data
                 missing -= _block_numbers(piece)
-                done = assembly.placed(piece.span)
+                done = assembly.settle(piece.span, came=True)
             else:
-                done = assembly.given_back()
+                done = assembly.settle(piece.span, came=False)
             assert done == assembly.complete == (not missing and not claims)
             assert assembly.left == len(missing)
             continue

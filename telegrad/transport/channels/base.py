@@ -147,11 +147,8 @@ class Pieces(Protocol):
     def claim(self, piece: Span) -> memoryview | None:
         """Returns the memory for the bytes of a piece; None if they are not wanted any more."""
 
-    def placed(self, piece: Span) -> Assembly | None:
-        """Records that a claimed piece is in its place."""
-
-    def given_back(self, piece: Span) -> Assembly | None:
-        """Records that a claimed piece's bytes did not come."""
+    def settle(self, piece: Span, *, came: bool) -> Assembly | None:
+        """Ends the claim of a piece."""
 
     def finish(self, number: int) -> list[Envelope]:
         """Ends an assembly that was joined."""

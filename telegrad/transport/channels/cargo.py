@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 from telegrad.transport.channels.base import Pieces
-from telegrad.wire import Assembly, Envelope, Piece, Span
+from telegrad.wire import Envelope, Piece, Span
 
 
 @final
@@ -66,19 +66,10 @@ class Cargo:
         with self._session_lock:
             return self._session.claim(span)
 
-    def place(self, span: Span) -> None:
-        """Records that a claimed piece is in place; hands over an envelope that is complete."""
+    def settle(self, span: Span, *, came: bool) -> None:
+        """Ends the claim of a piece that came, or did not; hands over what is complete."""
         with self._session_lock:
-            assembly = self._session.placed(span)
-        self._join(span.number, assembly)
-
-    def give_back(self, span: Span) -> None:
-        """Records that a claimed piece did not come; hands over an envelope that is complete."""
-        with self._session_lock:
-            assembly = self._session.given_back(span)
-        self._join(span.number, assembly)
-
-    def _join(self, number: int, assembly: Assembly | None) -> None:
+            assembly = self._session.settle(span, came=came)
         if assembly is None:
             return
         try:
@@ -87,5 +78,5 @@ class Cargo:
             self._fail(error)
             return
         with self._session_lock:
-            complete = self._session.finish(number)
+            complete = self._session.finish(span.number)
         self._hand_over(complete)

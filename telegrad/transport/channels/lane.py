@@ -226,11 +226,11 @@ class Lane:
         try:
             self._chunks.fill(place)
         except BaseException:
-            self._cargo.give_back(span)
+            self._cargo.settle(span, came=False)
             raise
         del place  # a function that returns the array may find that nobody else has it
         self._came(span, size)
-        self._cargo.place(span)
+        self._cargo.settle(span, came=True)
 
     def _await_announcement(self, span: Span) -> None:
         while self.is_open():

@@ -359,8 +359,7 @@ class Session:
     def claim(self, piece: Span) -> memoryview | None:
         """Returns the memory for the bytes of a piece; None if they are not wanted any more.
 
-        The caller copies the bytes there, in any thread, and then calls `placed`, or `given_back`
-        if they never came.
+        The caller copies the bytes there, in any thread, and then calls `settle`.
 
         Raises:
             DecodeError: The piece does not fit the announcement.
@@ -368,19 +367,15 @@ class Session:
         assembly = self._assemblies.get(piece.number)
         return None if assembly is None else assembly.claim(piece)
 
-    def placed(self, piece: Span) -> Assembly | None:
-        """Records that a claimed piece is in its place.
+    def settle(self, piece: Span, *, came: bool) -> Assembly | None:
+        """Ends the claim of a piece, whose bytes are in their place if they came.
 
         Returns:
-            The assembly if that was its last piece: join it, in any thread, then call `finish`.
+            The assembly if that was its last claim: join it, in any thread, then call `finish`.
         """
         assembly = self._assemblies.get(piece.number)
-        return assembly if assembly is not None and assembly.placed(piece) else None
-
-    def given_back(self, piece: Span) -> Assembly | None:
-        """Records that a claimed piece's bytes did not come; returns the same as `placed`."""
-        assembly = self._assemblies.get(piece.number)
-        return assembly if assembly is not None and assembly.given_back() else None
+        done = assembly is not None and assembly.settle(piece, came=came)
+        return assembly if done else None
 
     def finish(self, number: int) -> list[Envelope]:
         """Ends an assembly that was joined; returns its envelope, unless the peer is lost."""

@@ -301,25 +301,6 @@ def _octets(reading: Reading, items: list[Any]) -> np.ndarray[Any, Any]:
     return octets
 
 
-LEAF_ENCODERS: dict[type, Callable[[Conversion, Any], object]] = {
-    bytes: encode_bytes,
-    bytearray: encode_bytes,
-    np.ndarray: lambda conversion, value: conversion.lift(value),
-    np.memmap: lambda conversion, value: conversion.lift(value),
-    **dict.fromkeys(
-        (np.bool_, np.int32, np.int64, np.float32, np.float64, np.complex64, np.complex128),
-        encode_scalar,
-    ),
-}
-
-COMPOUND_DECODERS: dict[Tag, Callable[[Reading, list[Any]], object]] = {
-    Tag.SCALAR: _decode_scalar,
-    Tag.DTYPE: _decode_dtype_value,
-    Tag.BIG_BYTES: lambda reading, items: bytes(_octets(reading, items).data),
-    Tag.BIG_BYTEARRAY: lambda reading, items: bytearray(_octets(reading, items).data),
-}
-
-
 # -- scipy.sparse arrays and matrices; scipy is used only if it is already imported --------------
 
 _PARTS = {
@@ -384,6 +365,23 @@ def _decode_sparse(reading: Reading, items: list[Any]) -> object:
     return array
 
 
-SPARSE_DECODERS: dict[Tag, Callable[[Reading, list[Any]], object]] = {
+# -- the tables -------------------------------------------------------------------------------
+
+LEAF_ENCODERS: dict[type, Callable[[Conversion, Any], object]] = {
+    bytes: encode_bytes,
+    bytearray: encode_bytes,
+    np.ndarray: lambda conversion, value: conversion.lift(value),
+    np.memmap: lambda conversion, value: conversion.lift(value),
+    **dict.fromkeys(
+        (np.bool_, np.int32, np.int64, np.float32, np.float64, np.complex64, np.complex128),
+        encode_scalar,
+    ),
+}
+
+COMPOUND_DECODERS: dict[Tag, Callable[[Reading, list[Any]], object]] = {
     Tag.SPARSE: _decode_sparse,
+    Tag.SCALAR: _decode_scalar,
+    Tag.DTYPE: _decode_dtype_value,
+    Tag.BIG_BYTES: lambda reading, items: bytes(_octets(reading, items).data),
+    Tag.BIG_BYTEARRAY: lambda reading, items: bytearray(_octets(reading, items).data),
 }
