@@ -274,44 +274,16 @@ def _verb(lost: Sequence[int] | None) -> str:
 #
 # Late messages of such a group are dropped.
 
-# Limit of remembered entries of 250 bytes; groups of the same members in the same incarnations are
-# one entry. Messages of a forgotten group have long arrived; a later one would be kept without use.
-MOST_MEMBERSHIPS: Final = 4096
+# The groups that are remembered, at about 250 bytes each. Messages of a forgotten group have long
+# arrived; a later one would be kept without use.
+MOST_GONE: Final = 4096
 
 
-@final
-class GoneGroups:
-    """The groups that were left, as one range of epochs for each digest of members.
-
-    Epochs of `new_group` count up from 0, those of the world count down. A worker mostly leaves all
-    of its groups at once. Then every epoch between 0 and one that it has left is left too. A group
-    that is left alone is an entry of its own: another thread may be making an earlier one.
-    """
-
-    def __init__(self) -> None:
-        self._epochs: dict[str, tuple[int, int]] = {}  # in the order in which they were left
-        self._alone: dict[GroupKey, None] = {}
-
-    def __len__(self) -> int:
-        return len(self._epochs)
-
-    def __contains__(self, key: GroupKey) -> bool:
-        lowest, highest = self._epochs.get(key.members, (0, -1))
-        return lowest <= key.epoch <= highest or key in self._alone
-
-    def add_alone(self, key: GroupKey) -> None:
-        """Adds a group that is left while others stay."""
-        self._alone[key] = None
-        if len(self._alone) > MOST_MEMBERSHIPS:
-            del self._alone[next(iter(self._alone))]
-
-    def add(self, keys: Iterable[GroupKey]) -> None:
-        """Adds all groups of a worker, which are left now."""
-        for key in keys:
-            lowest, highest = self._epochs.pop(key.members, (0, 0))
-            self._epochs[key.members] = min(lowest, key.epoch), max(highest, key.epoch)
-            if len(self._epochs) > MOST_MEMBERSHIPS:
-                del self._epochs[next(iter(self._epochs))]
+def add_gone(gone: dict[GroupKey, None], keys: Iterable[GroupKey]) -> None:
+    """Adds groups that are left now, and forgets those that were left first."""
+    gone |= dict.fromkeys(keys)
+    for key in list(gone)[:-MOST_GONE]:
+        del gone[key]
 
 
 # -- the groups of one agent ---------------------------------------------------------------------
@@ -380,7 +352,7 @@ class Groups:
         self._groups: dict[GroupKey, ProcessGroup] = {}
         self._named = Counter[str]()
         self._worlds = Counter[str]()
-        self._gone = GoneGroups()
+        self._gone: dict[GroupKey, None] = {}  # in the order in which they were left
         self._early: dict[GroupKey, list[_Early]] = {}
         self._early_of = Counter[WorkerInfo | None]()  # how many of them a worker has sent
         self._closed = False
@@ -549,7 +521,7 @@ class Groups:
         with self._table_lock:
             if self._groups.pop(group.key, None) is None:
                 return
-            self._gone.add_alone(group.key)
+            add_gone(self._gone, [group.key])
         group.leave()
 
     def close(self) -> None:
@@ -567,7 +539,7 @@ class Groups:
     def _forget_all(self) -> list[ProcessGroup]:
         with self._table_lock:
             groups = list(self._groups.values())
-            self._gone.add(self._groups)
+            add_gone(self._gone, self._groups)
             self._groups.clear()
             self.world = None
         return groups

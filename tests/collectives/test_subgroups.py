@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from telegrad import collectives as dist
-from telegrad.collectives.groups import MOST_MEMBERSHIPS, GoneGroups
+from telegrad.collectives.groups import MOST_GONE, add_gone
 from telegrad.collectives.messages import GroupKey
 from telegrad.errors import InvalidUseError
 from telegrad.testing import Cluster
@@ -151,13 +151,13 @@ def test_a_group_is_left_alone() -> None:
     assert "rank 0 ('worker0') left the group after 1 operations" in other
 
 
-def test_a_group_that_was_left_alone_is_gone_and_no_earlier_one() -> None:
-    gone = GoneGroups()
-    for number in range(1, MOST_MEMBERSHIPS + 2):
-        gone.add_alone(GroupKey("members", 2 * number))
-    assert GroupKey("members", 2 * MOST_MEMBERSHIPS) in gone
-    assert GroupKey("members", 2 * MOST_MEMBERSHIPS - 1) not in gone
-    assert GroupKey("members", 2) not in gone, "the oldest is forgotten"
+def test_the_groups_that_were_left_last_are_remembered() -> None:
+    gone: dict[GroupKey, None] = {}
+    keys = [GroupKey("members", number) for number in range(MOST_GONE + 2)]
+    add_gone(gone, keys[:3])
+    assert list(gone) == keys[:3]
+    add_gone(gone, keys[3:])
+    assert list(gone) == keys[2:]
 
 
 def test_without_a_group() -> None:
