@@ -146,7 +146,9 @@ def with_wrong_calls() -> list[float]:
         assert "recv cannot be" in refused(lambda: dist.irecv(x))
         assert "all_gather_object cannot" in refused(lambda: dist.all_gather_object(1))
         assert "recv_object_list cannot" in refused(lambda: dist.recv_object_list([1]))
-        assert "send_object_list cannot" in refused(lambda: dist.send_object_list([1], 1))
+        assert "send_object_list cannot" in refused(
+            lambda: dist.send_object_list([1], 1 - dist.get_rank())
+        )
         assert "monitored_barrier cannot" in refused(dist.monitored_barrier)
         assert "write async_op=True" in refused(lambda: dist.all_gather_single(x))
         assert "write coalesced(timeout=)" in refused(lambda: dist.all_reduce(x, timeout=1.0))

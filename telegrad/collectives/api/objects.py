@@ -59,7 +59,7 @@ def all_gather_object(
         ...     cluster.run(step)
         [[{'rank': 0}, {'rank': 1}], [{'rank': 0}, {'rank': 1}]]
     """
-    chosen = _outside(group, "all_gather_object")
+    chosen = group_of(group)
     own = _pack(chosen, obj, "obj")
     signature = Signature(operation="all_gather_object")
     gathered = _call(chosen, lambda link: algorithms.all_gather(link, own), timeout, signature)
@@ -99,7 +99,7 @@ def gather_object(
         ...     cluster.run(step)
         [['a', 'b'], None]
     """
-    chosen = _outside(group, "gather_object")
+    chosen = group_of(group)
     root = place_of("dst", dst, chosen)
     own = _pack(chosen, obj, "obj")
     signature = Signature(operation="gather_object", root=chosen.ranks[root])
@@ -141,7 +141,7 @@ def broadcast_object_list(
         ...     cluster.run(step)
         [[{'lr': 0.1}, None], [{'lr': 0.1}, None]]
     """
-    chosen = _outside(group, "broadcast_object_list")
+    chosen = group_of(group)
     root = place_of("src", src, chosen)
     length = _length_of("broadcast_object_list", object_list)
 
@@ -188,7 +188,7 @@ def scatter_object_list(
         ...     cluster.run(step)
         ['first', 'second']
     """
-    chosen = _outside(group, "scatter_object_list")
+    chosen = group_of(group)
     root = place_of("src", src, chosen)
     if chosen.rank != root and object_list is not None:
         raise ValueError(
@@ -246,7 +246,7 @@ def send_object_list(
         ...     cluster.run(step)
         [[None, None], ['a', {'b': 1}]]
     """
-    chosen = _outside(group, "send_object_list")
+    chosen = group_of(group)
     to = partner_of("send_object_list", "dst", dst, chosen)
     length = _length_of("send_object_list", object_list)
 
@@ -301,7 +301,7 @@ def recv_object_list(
         ...     cluster.run(step)
         [[None], ['a']]
     """
-    chosen = _outside(group, "recv_object_list")
+    chosen = group_of(group)
     source = ANY if src is None else partner_of("recv_object_list", "src", src, chosen)
     length = _length_of("recv_object_list", object_list)
 
@@ -323,15 +323,9 @@ def _call(
     signature: Signature,
     channel: Channel = None,
 ) -> T:
+    check_outside(group, signature.operation)
     call = Call(signature=signature, run=run, in_turn=False, channel=channel)
     return group.call(call, timeout)
-
-
-def _outside(group: ProcessGroup | None, verb: str) -> ProcessGroup:
-    """Returns the group that an argument means; refuses calls inside a `coalesced` block of it."""
-    chosen = group_of(group)
-    check_outside(chosen, verb)
-    return chosen
 
 
 def _pack(group: ProcessGroup, value: object, name: str) -> Packed:
