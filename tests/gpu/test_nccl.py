@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,9 @@ from hypothesis import strategies as st
 
 from telegrad import collectives as dist
 from telegrad import nn, optim
-from telegrad.arrays import Communicator, Moment, can_reduce, has_nccl, new_unique_id
-from telegrad.collectives import Link, ReduceOp, reduction
+from telegrad.arrays import Communicator, can_reduce, has_nccl
+from telegrad.collectives import ReduceOp, reduction
 from telegrad.collectives.link import EAGER_BYTES
-from telegrad.collectives.nccl.backend import NcclBackend
-from telegrad.collectives.nccl.side import tell_places
 from telegrad.parallel import (
     CommHook,
     DistributedDataParallel,
@@ -35,7 +34,6 @@ from telegrad.parallel import (
 )
 from telegrad.testing import Cluster
 from tests.array_libraries import CUPY_PLACES
-from tests.collectives import test_backends
 from tests.collectives.fake_link import arrays_for
 from tests.collectives.remote_code import refusal
 from tests.collectives.test_algorithms import CASES, expected
@@ -171,11 +169,10 @@ def near(found: Any, wanted: Any) -> None:
 
 
 @pytest.mark.usefixtures("not_by_the_host")
-@pytest.mark.parametrize(("op", "dtype"), REDUCED)
-def test_reductions(gpus: Gpus, op: ReduceOp, dtype: str) -> None:
-    if dtype == "bfloat16" and "stand_in" not in str(gpus.xp.__file__):
-        pytest.skip("CuPy's arrays of bfloat16 are an option")
-    for size in (0, 1, 2 * gpus.n, 2 * gpus.n + 1):
+@pytest.mark.parametrize("op", dict(REDUCED))
+def test_reductions(gpus: Gpus, op: ReduceOp) -> None:
+    dtypes = [dtype for each, dtype in REDUCED if each is op]
+    for dtype, size in product(dtypes, (0, 1, 2 * gpus.n, 2 * gpus.n + 1)):
         first, *others = gpus.run(reductions, op, dtype, size)
         for other in others:
             for a, b in zip(first, other, strict=True):
@@ -226,6 +223,9 @@ def of_several_sizes(xp: Any) -> None:
     same(dist.all_gather(mine), all_of)
     same([dist.all_gather_single(mine)], [np.concatenate(all_of)])
     same(dist.gather(mine, 0) or [], all_of if r == 0 else [])
+    target = xp.zeros((r, 2), np.float32)
+    dist.scatter(target, [xp.asarray(each) for each in all_of] if r == 0 else None)
+    same([target], [all_of[r]])
     parts = [xp.asarray(values(r + i, (r + i,))) for i in range(n)]
     same(dist.all_to_all(parts), [values(r + i, (r + i,)) for i in range(n)])
     rows = values(r, (n * (n - 1) // 2, 2))
@@ -584,100 +584,6 @@ def test_a_receiver_that_is_lost_while_a_kernel_waits_for_it(
             for said in ranks[r].result():
                 assert said.startswith("WorkerLostError: "), said
         ranks[1].exception()
-
-
-# -- the conformance suite of backends -----------------------------------------------------------
-
-
-class NcclJob(test_backends.Job):
-    """Ranks that have arrays on a GPU each, and are all known to have entered."""
-
-    def __init__(self, xp: Any, communicators: Sequence[Communicator], seed: int) -> None:
-        super().__init__([[r] for r in range(test_backends.N)], seed)
-        self._xp = xp
-        self._communicators = communicators
-
-    def run(self, verb: str, own: list[Any], *args: Any, wanted_type: type) -> list[Any]:
-        return self._run(verb, [(each, *args) for each in own] or [args] * test_backends.N)
-
-    def scatter(self, into: list[Any], parts: list[Any], root: int, wanted_type: type) -> None:
-        given = [(each, parts if r == root else [], root) for r, each in enumerate(into)]
-        self._run("scatter", given)
-
-    def _run(self, verb: str, given: list[tuple[Any, ...]]) -> list[Any]:
-        moved: list[list[Any]] = []
-        moments: list[Moment] = []
-        for r, args in enumerate(given):
-            with self._xp.cuda.Device(r):
-                moved.append([self._moved(each) for each in args])
-                moments.append(Moment(r))
-
-        async def one(link: Link, _: Any) -> Any:
-            await tell_places(link, b"a GPU", all_calls=True)
-            backend = NcclBackend(link, self._communicators[link.rank], moments[link.rank])
-            return await getattr(backend, verb)(*moved[link.rank])
-
-        found = self.fake.run(one)
-        for r, args in enumerate(given):
-            with self._xp.cuda.Device(r):
-                self._communicators[r].now().order()
-                found[r] = self._back(found[r])
-                if isinstance(args[0] if args else None, np.ndarray):
-                    args[0][...] = host(moved[r][0])
-        return found
-
-    def _moved(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self._moved(each) for each in value]
-        return self._xp.asarray(value) if isinstance(value, np.ndarray) else value
-
-    def _back(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self._back(each) for each in value]
-        return host(value) if on_gpu(value) else value
-
-
-@pytest.fixture
-def communicators(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[Communicator]]]:
-    """What stands in for CuPy, and a communicator of each rank."""
-    n = test_backends.N
-    xp = standing_in_for(n, monkeypatch)
-    unique_id = new_unique_id()
-    with ThreadPoolExecutor(n) as pool:
-        made = list(pool.map(lambda r: Communicator(n, unique_id, r, r), range(n)))
-    yield xp, made
-    for each in made:
-        each.destroy()
-    stand_in_nccl.release()
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(test_backends.IN_PLACE + test_backends.EXCHANGES),
-            st.sampled_from(REDUCED),
-            st.sampled_from(test_backends.SMALL),
-            st.integers(0, test_backends.N - 1),
-        ),
-        min_size=1,
-        max_size=5,
-    ),
-    st.integers(0, 2**16),
-)
-@settings(
-    max_examples=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-def test_a_backend(
-    communicators: tuple[Any, list[Communicator]],
-    steps: list[tuple[str, tuple[ReduceOp, str], int, int]],
-    seed: int,
-) -> None:
-    job = NcclJob(*communicators, seed)
-    for verb, (op, dtype), size, root in steps:
-        arrays = arrays_for(test_backends.N, size, dtype, seed)
-        test_backends.check(job, verb, op, arrays, root, NcclBackend)
 
 
 # -- streams -------------------------------------------------------------------------------------
