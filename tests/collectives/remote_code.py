@@ -15,7 +15,7 @@ import numpy as np
 from telegrad import collectives as dist
 from telegrad import rpc
 from telegrad.arrays import shared_empty
-from telegrad.collectives import ProcessGroup, ReduceOp
+from telegrad.collectives import ProcessGroup
 from telegrad.collectives.link import Link
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.operation import Call
@@ -28,35 +28,11 @@ from telegrad.types import Array
 LARGE = 80_001
 
 
-# The operations that floating-point numbers have.
-FLOAT_OPS = [op for op in ReduceOp if op.name not in ("BAND", "BOR", "BXOR")]
-
-
 def begin(timeout: float = 30.0) -> int:
     """Makes the group of all, unless an earlier program has; returns the rank."""
     if current_agent().attachments[Groups].world is None:
         dist.init_process_group(timeout=timeout)
     return dist.get_rank()
-
-
-def everything(sizes: Sequence[int]) -> dict[str, Any]:
-    """Every operation once, with arrays of these sizes; what comes out."""
-    r, n = begin(), dist.get_world_size()
-    found: dict[str, Any] = {}
-    for size in sizes:
-        base = np.arange(size, dtype=np.float64)
-        for op in FLOAT_OPS:
-            array = base + r + 1
-            dist.all_reduce(array, op)
-            found[f"{op.name} {size}"] = array
-        array = base * r
-        dist.broadcast(array, n - 1)
-        found[f"broadcast {size}"] = array
-        found[f"all_gather {size}"] = dist.all_gather(np.full((size, r), r, np.int32))
-        dist.barrier()
-        found[f"ring {size}"] = pass_round(base + r, r, n)
-        found |= {f"{verb} {size}": value for verb, value in in_parts(base, r, n).items()}
-    return found
 
 
 def gathers(n: int) -> list[tuple[int, int]]:
@@ -66,25 +42,6 @@ def gathers(n: int) -> list[tuple[int, int]]:
     joined = dist.all_gather_single(np.full(r, r))
     np.testing.assert_array_equal(joined, np.repeat(np.arange(n), np.arange(n)))
     return [(int(each.flat[0]), each.ndim) for each in gathered]
-
-
-def in_parts(base: Array, r: int, n: int) -> dict[str, Any]:
-    """Every operation with one root or a part for each rank."""
-    reduced, part = base + r, np.zeros_like(base)
-    dist.reduce(reduced, n - 1)
-    parts = [base + 10 * r + q for q in range(n)]
-    dist.scatter(part, parts if r == 0 else None)
-    return {
-        "reduce": reduced,
-        "scatter": part,
-        "reduce_scatter": dist.reduce_scatter(parts),
-        "reduce_scatter_single": dist.reduce_scatter_single(np.concatenate(parts)),
-        "gather": dist.gather(base + r, n - 1),
-        "all_to_all": dist.all_to_all(parts),
-        "all_to_all_single": dist.all_to_all_single(np.concatenate(parts)),
-        "all_gather_single": dist.all_gather_single(base + r),
-        "object": dist.all_gather_object({"base": base + r}),
-    }
 
 
 def pass_round(array: Array, r: int, n: int) -> Array:
@@ -156,21 +113,6 @@ def freed() -> None:
         wait_until_gone("arrays", lambda: [each for each in arrays if each() is not None])
     finally:
         gc.enable()
-
-
-def tagged() -> list[list[float]]:
-    """Rank 0 sends three messages of two tags; rank 1 takes them in another order."""
-    r = begin()
-    if r == 0:
-        for tag, value in ((7, 1.0), (0, 2.0), (7, 3.0)):
-            dist.send(np.array([value]), 1, tag=tag)
-        return []
-    taken: list[list[float]] = []
-    for tag in (0, 7, 7):
-        array = np.empty(1)
-        dist.recv(array, 0, tag=tag)
-        taken.append(array.tolist())
-    return taken
 
 
 def more_than_the_allowance(size: int, count: int) -> list[float]:
@@ -271,31 +213,17 @@ def receive_from(src: int, group: ProcessGroup | None) -> None:
 
 
 NAMED: dict[str, Callable[[ProcessGroup | None], object]] = {
-    "reduce to 0": lambda group: dist.reduce(np.ones(3), 0, group=group),
     "reduce much": lambda group: dist.reduce(np.ones(10 * LARGE), 0, group=group),
-    "reduce more": lambda group: dist.reduce(np.ones(11 * LARGE), 0, group=group),
     "coalesced": lambda group: coalesced(3, group),
     "coalesced much": lambda group: coalesced(LARGE, group),
     "gather to 0": lambda group: dist.gather(np.ones(3), 0, group),
     "gather to 1": lambda group: dist.gather(np.ones(3), 1, group),
     "scatter from 0": lambda group: scatter(0, 2, group),
-    "scatter from 1": lambda group: scatter(1, 2, group),
     "scatter from 0, one too long": lambda group: scatter(0, 3, group),
-    "reduce_scatter": lambda group: dist.reduce_scatter(of_each(), group=group),
-    "reduce_scatter_single": lambda group: dist.reduce_scatter_single(np.ones(6), group=group),
-    "all_to_all": lambda group: dist.all_to_all(of_each(), group),
-    "all_to_all_single": lambda group: dist.all_to_all_single(np.ones((6, 2)), group=group),
-    "all_gather_single": lambda group: dist.all_gather_single(np.ones((2, 2)), group=group),
     "all_gather_object": lambda group: dist.all_gather_object("a", group=group),
     "gather_object to 0": lambda group: dist.gather_object("a", 0, group),
-    "scatter_object_list from 0": lambda group: dist.scatter_object_list(
-        ["a"] * dist.get_world_size() if dist.get_rank() == 0 else None, 0, group
-    ),
     "broadcast much": lambda group: dist.broadcast(np.ones(10 * LARGE), 0, group),
-    "broadcast_object_list 0": lambda group: dist.broadcast_object_list(["a"], 0, group),
-    "broadcast_object_list 1": lambda group: dist.broadcast_object_list(["a"], 1, group),
     "recv from 1": lambda group: receive_from(1, group),
-    "PREMUL_SUM": lambda group: dist.all_reduce(np.ones(3), ReduceOp.PREMUL_SUM(2.0), group),
 }
 
 
@@ -466,14 +394,6 @@ def forms_late(late: int, limit: float) -> str:
     if r != late:
         dist.send(np.zeros(1), late, group=group)
     return said
-
-
-def one_sided(limit: float) -> str:
-    """A large message that nobody wants; and meanwhile one that nobody sends."""
-    r = begin()
-    if r == 0:
-        return refusal(lambda: dist.send(np.ones(LARGE), 1, timeout=limit))
-    return refusal(lambda: dist.recv(np.ones(3), 0, tag=5, timeout=20.0))
 
 
 def waits_shortly() -> list[str]:

@@ -27,21 +27,9 @@ DISAGREEMENTS: dict[str, tuple[Sequence[Sequence[str]], Sequence[str]]] = {
         [["barrier", "all_gather"], ["barrier", "barrier"], ["barrier", "all_gather"]],
         ["operation 2 of group 'world'", "all_gather(dtype=float64, shape=(3,))", "barrier()"],
     ),
-    "size": (
-        [["all_reduce 3"], ["all_reduce 3"], [f"all_reduce {LARGE}"]],
-        ["shape=(3,)", f"shape=({LARGE},)"],
-    ),
     "both large": (
         [[f"all_reduce {LARGE}"], [f"all_reduce {2 * LARGE}"], [f"all_reduce {LARGE}"]],
         [f"shape=({LARGE},)", f"shape=({2 * LARGE},)"],
-    ),
-    "each waits for another root": (
-        [["broadcast 1"], ["broadcast 2"], ["broadcast 0"]],
-        ["broadcast(src="],
-    ),
-    "size of reduce": (
-        [["reduce much"], ["reduce much"], ["reduce more"]],
-        [f"shape=({10 * LARGE},)", f"shape=({11 * LARGE},)"],
     ),
     "a part of scatter": (
         [["scatter from 0, one too long"], ["scatter from 0"], ["scatter from 0"]],
@@ -50,11 +38,6 @@ DISAGREEMENTS: dict[str, tuple[Sequence[Sequence[str]], Sequence[str]]] = {
             "rank 2 ('worker2') called scatter(src=0, dtype=float64, shape=(2,))",
         ],
     ),
-    "coalesced and not": (
-        [["all_reduce"], ["coalesced"], ["all_reduce"]],
-        ["called all_reduce(op=SUM, dtype=float64, shape=(3,))", "called coalesced(all_reduce("],
-    ),
-    "PREMUL_SUM": ([["all_reduce"], ["PREMUL_SUM"], ["all_reduce"]], ["op=SUM", "op=PREMUL_SUM"]),
 }
 
 
@@ -98,15 +81,6 @@ def test_disagreement_between_processes() -> None:
         check_disagreement(cluster, *DISAGREEMENTS["both large"])
 
 
-def test_the_names_of_the_ranks_stand_beside_what_they_called() -> None:
-    with Cluster(2) as cluster:
-        for first, _, _ in cluster.run(remote_code.disagree, [["all_reduce"], ["barrier"]]):
-            assert (
-                "rank 0 ('worker0') called all_reduce(op=SUM, dtype=float64, shape=(3,)), but "
-                "rank 1 ('worker1') called barrier();"
-            ) in first
-
-
 @pytest.mark.parametrize("kind", ["shape", "dtype", "large", "large dtype"])
 def test_messages_that_do_not_fit(kind: str) -> None:
     with Cluster(3) as cluster:
@@ -125,23 +99,6 @@ def test_messages_that_do_not_fit(kind: str) -> None:
         assert all(word in each for word in words), each
 
 
-@pytest.mark.parametrize(
-    "groups",
-    [
-        [[0, 1], [0, 1, 2], [0, 1, 2]],
-        [[0, 1, 2], [0, 1], [2, 0]],
-        [[0, 1, 2], [0, 2, 1], [0, 1, 2]],
-    ],
-)
-def test_groups_that_are_not_the_same(groups: list[list[int]]) -> None:
-    with Cluster(3) as cluster:
-        for said, after in cluster.run(remote_code.forms, groups):
-            assert said.startswith("CollectiveMismatchError: "), said
-            assert said.count(" called new_group([") == 2
-            assert "but rank" in said
-            assert after == "3.0"
-
-
 ENDS_EARLY = """
 import numpy as np
 from telegrad import collectives as dist, rpc
@@ -153,7 +110,7 @@ try:
     print("took part in", step + 1)
 except ValueError as error:
     print(type(error).__name__, error, sep=": ")
-END()
+rpc.shutdown()
 """
 
 
@@ -179,12 +136,8 @@ def test_a_rank_that_leaves_one_operation_early_is_named(how: str) -> None:
     assert said[1][0].startswith("NotInitializedError: no process group on worker 'worker1'")
 
 
-@pytest.mark.parametrize(
-    "end", ["dist.destroy_process_group", pytest.param("rpc.shutdown", marks=pytest.mark.long)]
-)
-def test_a_program_that_ends_one_operation_early_is_named(programs: Programs, end: str) -> None:
-    script = programs.script(ENDS_EARLY.replace("END", end))
-    outputs = [each.wait() for each in programs.ranks(script, 3)]
+def test_a_program_that_ends_one_operation_early_is_named(programs: Programs) -> None:
+    outputs = [each.wait() for each in programs.ranks(programs.script(ENDS_EARLY), 3)]
     for r in (0, 2):
         assert "CollectiveMismatchError: all_reduce(" in outputs[r], outputs[r]
         assert "rank 1 ('worker1') left the group after 4 operations" in outputs[r]
@@ -247,14 +200,6 @@ def check_deadline_of_new_group(limit: float) -> None:
     assert said[1].startswith("CallTimeoutError: new_group([0, 1, 2]) on rank")
 
 
-def test_a_message_that_nobody_wants_or_sends() -> None:
-    with Cluster(2) as cluster:
-        sent, waited = cluster.run(remote_code.one_sided, 0.5)
-    assert sent.startswith(f"CallTimeoutError: send(dtype=float64, shape=({LARGE},))"), sent
-    assert "not entered by rank 1 ('worker1')" in sent
-    assert waited.startswith("CallTimeoutError: "), waited
-
-
 def test_a_wait_for_a_work_may_end_before_the_work() -> None:
     with Cluster(2) as cluster:
         words, value = cluster.run(remote_code.waits_shortly)[0]
@@ -266,23 +211,14 @@ def test_a_wait_for_a_work_may_end_before_the_work() -> None:
 # Operations of all ranks, in each of which the others wait for rank 1.
 OF_ALL = [
     "all_reduce",
-    "all_gather",
     "barrier",
     "recv from 1",
     "broadcast 0",
-    "reduce to 0",
     "gather to 0",
     "scatter from 0",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "all_gather_single",
-    "all_to_all",
-    "all_to_all_single",
     "coalesced",
     "all_gather_object",
     "gather_object to 0",
-    "scatter_object_list from 0",
-    "broadcast_object_list 0",
 ]
 FORMED = ["group", "subgroups", "split", "shrunk"]
 

@@ -49,22 +49,12 @@ KILLED_IN = [
     f"all_reduce {LARGE * 10}",
     "broadcast 1",
     "broadcast much",
-    "reduce to 0",
     "reduce much",
-    "coalesced",
     "coalesced much",
     "gather to 1",
     "scatter from 0",
-    "scatter from 1",
-    "reduce_scatter",
-    "all_to_all",
-    "all_gather_single",
-    "reduce_scatter_single",
-    "all_to_all_single",
     "all_gather_object",
     "gather_object to 0",
-    "scatter_object_list from 0",
-    "broadcast_object_list 1",
 ]
 
 

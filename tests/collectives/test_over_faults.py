@@ -19,10 +19,10 @@ from tests.collectives import (
 from tests.collectives.remote_code import LARGE
 from tests.collectives.test_disagreement import DISAGREEMENTS, check_disagreement
 from tests.collectives.test_operations import (
-    check_everything,
     check_many_at_once,
     check_subgroups,
 )
+from tests.collectives.test_programs import every_verb, run_program
 from tests.faults.network_plans import OPTIONS, a_bit_of_everything
 
 LONG_SEEDS = [pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12)]
@@ -35,8 +35,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 def test_every_operation(cluster: Cluster) -> None:
-    sizes = (0, 7, LARGE)
-    check_everything(cluster.run(remote_code.everything, sizes), 3, sizes)
+    cluster.run(run_program, every_verb(3, (0, 7, LARGE)))
 
 
 def test_many_at_once(cluster: Cluster) -> None:

@@ -21,11 +21,6 @@ from telegrad.types import Array, Shape
 MOST_TAG: Final = 2**63 - 1  # messages have eight bytes for it
 
 
-def current_world() -> ProcessGroup:
-    """Returns the group of all workers; raises NotInitializedError if there is none."""
-    return current_agent().attachments[Groups].current_world()
-
-
 def group_of(group: object) -> ProcessGroup:
     """Returns the group that an argument means.
 
@@ -34,7 +29,7 @@ def group_of(group: object) -> ProcessGroup:
         NotInitializedError: It is None, and there is no group of all workers.
     """
     if group is None:
-        return current_world()
+        return current_agent().attachments[Groups].current_world()
     if not isinstance(group, ProcessGroup):
         raise TypeError(
             f"group must be a ProcessGroup or None, not {group!r}; new_group(ranks) makes one"
@@ -152,15 +147,14 @@ def check_lengths(what: str, lengths: object, group: ProcessGroup) -> list[int]:
         TypeError: The lengths are no list of integers.
         ValueError: There is not one for each rank, or one is negative.
     """
-    if not isinstance(lengths, list | tuple) or any(
-        isinstance(each, bool) or not isinstance(each, numbers.Integral) for each in lengths
-    ):
+    if not isinstance(lengths, list | tuple):
         raise TypeError(f"{what} must be a list of integers, not {lengths!r}")
-    if len(lengths) != group.size or min(lengths) < 0:
+    checked = [check_integer(f"each length in {what}", each) for each in lengths]
+    if len(checked) != group.size or min(checked) < 0:
         raise ValueError(
             f"{what} needs one length from 0 for each of the {group.size} ranks (got {lengths!r})"
         )
-    return [int(each) for each in lengths]
+    return checked
 
 
 def cut_shapes(array: Array, lengths: Sequence[int]) -> list[Shape]:

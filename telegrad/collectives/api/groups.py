@@ -5,7 +5,6 @@ Rank arguments of all verbs are ranks of the job; `get_rank(group)` returns the 
 
 from __future__ import annotations
 
-import numbers
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import Final
 
-from telegrad.collectives.api.calls import check_integer, current_world, group_of, place_of
+from telegrad.collectives.api.calls import check_integer, group_of, place_of
 from telegrad.collectives.backends import NCCL, GroupTerms
 from telegrad.collectives.groups import TIMEOUT, Groups
 from telegrad.collectives.link import MakeBackend
@@ -165,7 +164,7 @@ def world_group() -> ProcessGroup:
         ...     cluster.run(step)
         [0, 1]
     """
-    return current_world()
+    return group_of(None)
 
 
 def new_group(
@@ -549,10 +548,7 @@ def get_world_size(group: ProcessGroup | None = None) -> int:
 def _check_ranks(ranks: object, world_size: int) -> tuple[int, ...]:
     if isinstance(ranks, str | bytes) or not isinstance(ranks, Sequence):
         raise TypeError(f"ranks must be a list of ranks, not {ranks!r}")
-    for rank in ranks:
-        if isinstance(rank, bool) or not isinstance(rank, numbers.Integral):
-            raise TypeError(f"ranks must be integers, not {rank!r}")
-    found = tuple(int(rank) for rank in ranks)
+    found = tuple(check_integer("each rank of a group", rank) for rank in ranks)
     if not found:
         raise ValueError("a group needs at least one rank")
     if len(set(found)) < len(found):

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -92,7 +93,7 @@ def tune(
         )
     steps = int(math.log(longest / SHORTEST_BYTES, GROWTH))
     sizes = [SHORTEST_BYTES * GROWTH**i for i in range(steps + 1)]
-    return measured(_Race(chosen, sizes, count).run, sizes, chosen.size)
+    return measured(partial(_race, chosen, sizes, count), sizes, chosen.size)
 
 
 def measured(
@@ -170,39 +171,40 @@ def crossing(sizes: Sequence[int], shorter: Array, longer: Array, default: int) 
     return 0 if best == 0 else sizes[best - 1]
 
 
-class _Race:
-    """Races of algorithms on the ranks of a group.
+def _race(
+    parent: ProcessGroup,
+    sizes: Sequence[int],
+    repeats: int,
+    verb: str,
+    first: Thresholds,
+    second: Thresholds,
+) -> tuple[Array, Array]:
+    """Returns the seconds of the slowest rank, for each size, with two sets of thresholds.
 
     Args:
-        group: The group.
+        parent: The group whose ranks run the race.
         sizes: The bytes of the arrays.
         repeats: The number of times that each algorithm runs on each size.
+        verb: The verb.
+        first: The thresholds of the first algorithm.
+        second: The thresholds of the second algorithm.
     """
-
-    def __init__(self, group: ProcessGroup, sizes: Sequence[int], repeats: int) -> None:
-        self._group = group
-        self._sizes = sizes
-        self._repeats = repeats
-
-    def run(self, verb: str, first: Thresholds, second: Thresholds) -> tuple[Array, Array]:
-        """Returns the seconds of the slowest rank, for each size, with two sets of thresholds."""
-        ranks = list(self._group.ranks)
-        groups = [new_group(ranks, thresholds=each) for each in (first, second)]
-        # The first run of each connects the ranks and touches the memory; it does not count.
-        times = np.zeros((2, len(self._sizes), self._repeats + 1))
-        for i, size in enumerate(self._sizes):
-            array = np.zeros(size // 8)
-            for j in range(self._repeats + 1):
-                for k, group in enumerate(groups):
-                    barrier(group)
-                    began = time.perf_counter()
-                    _VERBS[verb](array, group)
-                    times[k, i, j] = time.perf_counter() - began
-        all_reduce(times, ReduceOp.MAX, self._group)
-        for group in groups:
-            destroy_process_group(group)
-        medians = np.median(times[:, :, 1:], axis=2)
-        return medians[0], medians[1]
+    groups = [new_group(list(parent.ranks), thresholds=each) for each in (first, second)]
+    # The first run of each connects the ranks and touches the memory; it does not count.
+    times = np.zeros((2, len(sizes), repeats + 1))
+    for i, size in enumerate(sizes):
+        array = np.zeros(size // 8)
+        for j in range(repeats + 1):
+            for k, group in enumerate(groups):
+                barrier(group)
+                began = time.perf_counter()
+                _VERBS[verb](array, group)
+                times[k, i, j] = time.perf_counter() - began
+    all_reduce(times, ReduceOp.MAX, parent)
+    for group in groups:
+        destroy_process_group(group)
+    medians = np.median(times[:, :, 1:], axis=2)
+    return medians[0], medians[1]
 
 
 _VERBS: Final[dict[str, Callable[[Array, ProcessGroup], Any]]] = {

@@ -271,7 +271,8 @@ class OneGpuBackend(DeviceBackend):
     ) -> list[Array]:
         """Returns a copy of each rank's array; needs the calls of all ranks."""
         found = self._new_joined(list(map(shape_of or self._shape_of, self._ranks)), array.dtype)
-        await self._gather(array, found)
+        read = {r: WantedPart(each.reshape(-1)) for r, each in enumerate(found)}
+        await self._exchange([self._flat(array)], max(each.nbytes for each in found), read)
         return found
 
     async def gather(self, array: Array, root: int) -> list[Array] | None:
@@ -295,7 +296,12 @@ class OneGpuBackend(DeviceBackend):
         """Returns the parts that all ranks have for this one."""
         direct.check_wanted(self._link)
         found = self._new_joined(self._own_parts(), parts[0].dtype)
-        await self._exchange_parts(parts, found)
+        rank, size = self._link.rank, parts[0].itemsize
+        shapes = [self._link.call_of(r).parts for r in self._ranks]
+        before = [items_of(each[:rank]) * size for each in shapes]
+        wanted = {r: WantedPart(found[r].reshape(-1), before[r]) for r in self._ranks}
+        longest = max(items_of(each) for each in shapes) * size
+        await self._exchange([self._flat(part) for part in parts], longest, wanted)
         return found
 
     async def reduce_scatter(
@@ -329,18 +335,6 @@ class OneGpuBackend(DeviceBackend):
         await self._exchange([own], own.nbytes, parts, combining(op))
         if wanted:
             self._put_back(array, own, multiplied=isinstance(op, PremulSum))
-
-    async def _gather(self, array: Array, found: Sequence[Array]) -> None:
-        read = {r: WantedPart(each.reshape(-1)) for r, each in enumerate(found)}
-        await self._exchange([self._flat(array)], max(each.nbytes for each in found), read)
-
-    async def _exchange_parts(self, parts: Sequence[Array], found: Sequence[Array]) -> None:
-        rank, size = self._link.rank, parts[0].itemsize
-        shapes = [self._link.call_of(r).parts for r in self._ranks]
-        before = [items_of(each[:rank]) * size for each in shapes]
-        wanted = {r: WantedPart(found[r].reshape(-1), before[r]) for r in self._ranks}
-        longest = max(items_of(each) for each in shapes) * size
-        await self._exchange([self._flat(part) for part in parts], longest, wanted)
 
     async def _exchange(
         self,
