@@ -248,8 +248,7 @@ def test_reduce(
     (op, dtype), root = case, root % n
     arrays = arrays_for(n, size, dtype, seed)
     before = [array.copy() for array in arrays]
-    job = FakeJob(arrays, seed)
-    job.run(lambda link, flat: algorithm(link, flat, op, root))
+    FakeJob(arrays, seed).run(lambda link, flat: algorithm(link, flat, op, root))
     same = [array.copy() for array in before]
     FakeJob(same).run(lambda link, flat: direct.all_reduce(link, flat, op))
     if is_rounded_by_place(op, dtype):
@@ -259,20 +258,6 @@ def test_reduce(
     for r in range(n):
         if r != root:
             np.testing.assert_array_equal(arrays[r], before[r])
-    nbytes = before[0].nbytes
-    if algorithm is star.reduce:
-        assert job.steps == rounds_of(n)
-        for r, link in enumerate(job.links):
-            assert (link.messages, link.nbytes) == ((0, 0) if r == root else (1, nbytes))
-            assert link.signals == rounds_of(n)
-    else:
-        assert job.steps == (2 if n > 1 else 0)
-        own = ring.cut_blocks(before[0], n)[root].nbytes
-        for r, link in enumerate(job.links):
-            assert link.signals == 0
-            assert (link.messages, link.nbytes) == (
-                (n - 1, nbytes - own) if r == root else (n, nbytes)
-            )
 
 
 @given(st.sampled_from(CASES), st.integers(1, 6), st.data())

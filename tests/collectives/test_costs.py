@@ -203,21 +203,9 @@ def test_meetings(name: str, n: int) -> None:
         assert {board.words[STEP] for board in boards} == {MEETINGS[name][1](n, nbytes)}
 
 
-def linear(name: str) -> bool:
-    """Returns True if each rank sends a message to each other one: a million for 1,000 ranks."""
-    return COSTS[name][1](1000, 1000).messages >= 999
-
-
 @pytest.mark.parametrize("name", COSTS)
 def test_costs_of_many_ranks(name: str) -> None:
     assert counted(name, 100, 100) == COSTS[name][1](100, 100)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", COSTS)
-def test_costs_of_a_thousand_ranks(name: str) -> None:
-    n = 300 if linear(name) else 1000
-    assert counted(name, n, n) == COSTS[name][1](n, n)
 
 
 @pytest.mark.parametrize("algorithm", [ring.all_reduce, circulant.all_reduce])

@@ -74,6 +74,23 @@ class Simulation:
         while self.under_way:
             self.deliver_one()
 
+    def call_in_turn(self, plans: Sequence[Sequence[Sequence[int]]]) -> list[list[Attempt]]:
+        """Lets each worker make its calls, each after the one before, however far others are."""
+        attempts: list[list[Attempt]] = [[] for _ in plans]
+        while self.under_way or list(map(len, attempts)) != list(map(len, plans)):
+            free = [
+                r
+                for r, plan in enumerate(plans)
+                if len(attempts[r]) < len(plan) and not (attempts[r] and self.waits(r))
+            ]
+            if free and (not self.under_way or self.random.random() < 0.3):
+                r = self.random.choice(free)
+                attempts[r].append(self.call(r, plans[r][len(attempts[r])]))
+            else:
+                assert self.under_way, f"{[r for r in self.current if self.waits(r)]} hang"
+                self.deliver_one()
+        return attempts
+
     def waits(self, r: int) -> bool:
         return self.current[r].state is State.FORMING
 
@@ -87,18 +104,7 @@ def test_the_same_calls_on_all(n: int, rounds: int, seed: int) -> None:
     """Each worker goes on when its call has returned, however far the others are."""
     simulation = Simulation(n, seed)
     ranks = [simulation.random.sample(range(n), n) for _ in range(rounds)]
-    attempts: dict[int, list[Attempt]] = {r: [] for r in range(n)}
-    while any(len(each) < rounds for each in attempts.values()) or simulation.under_way:
-        free = [
-            r
-            for r in range(n)
-            if len(attempts[r]) < rounds and not (attempts[r] and simulation.waits(r))
-        ]
-        if free and (not simulation.under_way or simulation.random.random() < 0.3):
-            r = simulation.random.choice(free)
-            attempts[r].append(simulation.call(r, ranks[len(attempts[r])]))
-        else:
-            simulation.deliver_one()
+    attempts = simulation.call_in_turn([ranks] * n)
     assert not simulation.causes
     for k in range(rounds):
         keys = {simulation.keys[attempts[r][k]] for r in range(n)}
@@ -139,20 +145,7 @@ CALLS = {
 @given(st.sampled_from(sorted(CALLS)), st.integers(0, 2**32))
 def test_a_mismatch_is_raised_once_on_each_and_the_next_call_works(name: str, seed: int) -> None:
     simulation = Simulation(3, seed)
-    attempts: dict[int, list[Attempt]] = {r: [] for r in range(3)}
-    plan = {r: [CALLS[name][r], [0, 1, 2]] for r in range(3)}
-    while any(len(attempts[r]) < 2 for r in range(3)) or simulation.under_way:
-        free = [
-            r
-            for r in range(3)
-            if len(attempts[r]) < 2 and not (attempts[r] and simulation.waits(r))
-        ]
-        if free and (not simulation.under_way or simulation.random.random() < 0.3):
-            r = simulation.random.choice(free)
-            attempts[r].append(simulation.call(r, plan[r][len(attempts[r])]))
-        else:
-            assert simulation.under_way, f"{[r for r in range(3) if simulation.waits(r)]} hang"
-            simulation.deliver_one()
+    attempts = simulation.call_in_turn([[ranks, [0, 1, 2]] for ranks in CALLS[name]])
     for r in range(3):
         first, second = attempts[r]
         assert isinstance(simulation.causes[first], CollectiveMismatchError), r

@@ -245,22 +245,21 @@ def sends_one() -> None:
     dist.send(np.arange(3.0), 1)
 
 
-def differs(kind: str) -> list[str]:
+def differs(source: int | None) -> list[str]:
     """Rank 0 sends what does not fit before rank 1 receives."""
     r = remote_code.begin()
     dist.barrier()
     if r == 0:
-        dist.send(np.zeros(3, np.float32) if kind == "dtype" else np.zeros(4), 1)
+        dist.send(np.zeros(4), 1)
     dist.barrier()
-    source = None if kind == "any" else 0
     said = [refusal(lambda: dist.recv(np.zeros(3), source))] if r == 1 else []
     return [*said, refusal(dist.barrier)]
 
 
-@pytest.mark.parametrize("kind", ["dtype", "shape", "any"])
-def test_a_short_message_that_does_not_fit(kind: str) -> None:
+@pytest.mark.parametrize("source", [0, None])
+def test_a_short_message_that_does_not_fit(source: int | None) -> None:
     with Cluster(2, processes=True) as cluster:
-        for said in [each for found in cluster.run(differs, kind) for each in found]:
+        for said in [each for found in cluster.run(differs, source) for each in found]:
             assert said.startswith("CollectiveMismatchError: "), said
             assert "rank 0 ('worker0') called send(" in said
             assert "but rank 1 ('worker1') called recv(dtype=float64, shape=(3,))" in said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import reduce
@@ -40,7 +40,7 @@ from telegrad.types import Array
 from telegrad.wire import Buffer
 from tests.collectives import remote_code
 from tests.collectives.fake_link import FakeJob, FakeLink, Paused, arrays_for
-from tests.collectives.test_algorithms import CASES, expected
+from tests.collectives.test_algorithms import expected
 from tests.patience import with_more_time
 
 R = TypeVar("R")
@@ -133,28 +133,18 @@ class Words:
         self._words[place] = value
 
 
-class FakeMeeting(Meeting):
-    """An operation without messages; a signal wakes a sleeper."""
+class FakeMeeting(FakeLink, Meeting):
+    """An operation that sends no messages; `on_wake` wakes a sleeper."""
 
     def __init__(self, rank: int, size: int, wait: Callable[[], Any], call: Signature) -> None:
-        self._rank, self._size, self._wait = rank, size, wait
+        super().__init__(FakeJob([np.zeros(0)] * size), rank, call)
+        self._wait = wait
         self._calls = {rank: call}
         self.told = False
         self.on_wake: Callable[[int], None] = lambda _: None
 
-    @property
-    def rank(self) -> int:
-        return self._rank
-
-    @property
-    def size(self) -> int:
-        return self._size
-
     def wake(self, to: int) -> None:
         self.on_wake(to)
-
-    def signal(self, to: int) -> None:
-        raise NotImplementedError
 
     def call_of(self, source: int) -> Signature:
         return self._calls[source]
@@ -173,24 +163,6 @@ class FakeMeeting(Meeting):
 
     def tell_call(self) -> None:
         self.told = True
-
-    def send(self, to: int, data: Buffer, *, copy: bool = False) -> None:
-        raise NotImplementedError
-
-    async def receive(self, source: int) -> Buffer:
-        raise NotImplementedError
-
-    async def sender(self) -> int:
-        raise NotImplementedError
-
-    async def signalled(self, source: int) -> None:
-        raise NotImplementedError
-
-    async def backend(self) -> Backend:
-        raise NotImplementedError
-
-    def mismatch(self, ranks: Sequence[int]) -> CollectiveMismatchError:
-        return CollectiveMismatchError(f"{[str(self._calls[r]) for r in ranks]}")
 
 
 def make_boards(n: int) -> list[Board]:
@@ -286,43 +258,6 @@ def run_ranks(
 SIZES = [0, 1, 7, 100, 5000]
 
 
-@given(st.sampled_from(CASES), st.integers(2, 5), st.sampled_from(SIZES), st.integers(0, 2**16))
-def test_all_reduce(case: tuple[ReduceOp, str], n: int, size: int, seed: int) -> None:
-    op, dtype = case
-    arrays = arrays_for(n, size, dtype, seed)
-    wanted = expected(op, arrays)
-    assert (
-        run_ranks(arrays, lambda room, a: MemoryBackend(room).all_reduce(a, op), seed) == [None] * n
-    )
-    for array in arrays:
-        assert array.tobytes() == arrays[0].tobytes()
-    np.testing.assert_allclose(arrays[0].astype(complex), wanted.astype(complex), rtol=1e-2)
-
-
-@given(st.sampled_from(CASES), st.integers(2, 5), st.sampled_from(SIZES), st.integers(0, 2**16))
-def test_reduce_leaves_the_other_arrays_alone(
-    case: tuple[ReduceOp, str], n: int, size: int, seed: int
-) -> None:
-    op, dtype = case
-    root = seed % n
-    arrays = arrays_for(n, size, dtype, seed)
-    before, everywhere = [a.copy() for a in arrays], [a.copy() for a in arrays]
-    run_ranks(everywhere, lambda room, a: MemoryBackend(room).all_reduce(a, op), seed)
-    run_ranks(arrays, lambda room, a: MemoryBackend(room).reduce(a, op, root), seed)
-    for r, array in enumerate(arrays):
-        wanted = everywhere[root] if r == root else before[r]
-        assert array.tobytes() == wanted.tobytes()
-
-
-@given(st.integers(2, 5), st.sampled_from(SIZES), st.integers(0, 2**16))
-def test_broadcast(n: int, size: int, seed: int) -> None:
-    arrays = arrays_for(n, size, "float64", seed)
-    wanted = arrays[seed % n].copy()
-    run_ranks(arrays, lambda room, a: MemoryBackend(room).broadcast(a, seed % n), seed)
-    for array in arrays:
-        np.testing.assert_array_equal(array, wanted)
-
-
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("more", [-1, 0, 1, BLOCK_BYTES // 8])
 def test_arrays_of_several_blocks(n: int, more: int) -> None:
@@ -355,34 +290,6 @@ def test_calls_of_any_length_go_along(n: int, items: int, label: str) -> None:
             np.testing.assert_array_equal(array, wanted)
 
 
-@pytest.mark.parametrize("kind", ["scatter", "all_to_all"])
-def test_parts_that_do_not_fit_end_on_every_rank(kind: str) -> None:
-    """Every rank sees the calls of all."""
-    if kind == "scatter":
-        calls = [
-            Signature(operation=kind, shape=(2,), parts=((2,), (2,), (3,)) if r == 1 else ())
-            for r in range(3)
-        ]
-    else:
-        calls = [
-            Signature(
-                operation=kind, parts=((2,),) * 3, wanted=((3,), (2,), (2,)) if r == 1 else ()
-            )
-            for r in range(3)
-        ]
-    parts = [[np.zeros(2), np.zeros(2), np.zeros(3 if kind == "scatter" else 2)]] * 3
-
-    async def exchange(room: Room, array: Array) -> None:
-        if kind == "scatter":
-            await MemoryBackend(room).scatter(array, parts[1] if room.rank == 1 else [], 1)
-        else:
-            await MemoryBackend(room).all_to_all(parts[room.rank])
-
-    raised = run_ranks([np.zeros(2)] * 3, exchange, 0, calls)
-    assert [str(each) for each in raised] == [str(raised[0])] * 3
-    assert isinstance(raised[0], CollectiveMismatchError)
-
-
 @given(st.integers(2, 5), st.integers(0, 2**16))
 def test_calls_that_differ_end_on_every_rank(n: int, seed: int) -> None:
     calls = [CALL] * n
@@ -404,7 +311,7 @@ def test_a_digest_is_the_same_in_every_process() -> None:
 # -- boards that go round ------------------------------------------------------------------------
 
 
-class CopyingMeeting(FakeLink, FakeMeeting):
+class CopyingMeeting(FakeMeeting):
     """A link on which shared memory arrives as it is, or as a copy where the job says so.
 
     Attributes:
@@ -426,15 +333,9 @@ class CopyingMeeting(FakeLink, FakeMeeting):
     def wake(self, to: int) -> None:
         """Does nothing: whoever waits looks again without end."""
 
-    def signal(self, to: int) -> None:
-        FakeLink.signal(self, to)
-
     async def signalled(self, source: int) -> None:
         await FakeLink.signalled(self, source)
         self._heard.add(source)
-
-    async def backend(self) -> Backend:
-        raise NotImplementedError
 
     async def receive(self, source: int) -> Buffer:
         data = (await self._job.take(("data", source, self.rank)))[1]
@@ -716,17 +617,6 @@ def test_a_rank_that_comes_late_is_waited_for_asleep() -> None:
         cluster.call(0, remote_code.tells_that_it_waits)
         assert cluster.call(1, remote_code.counted_barrier) >= 1
         assert waiting.result() >= 1
-
-
-@pytest.mark.parametrize("first", ["all_reduce", "broadcast 1", "all_gather_object"])
-def test_operations_that_differ_after_some_in_memory(first: str) -> None:
-    with Cluster(3, processes=True) as cluster:
-        cluster.run(remote_code.counted_in_memory, 3)
-        said = cluster.run(remote_code.disagree, [[first], ["barrier"], [first]])
-        for words, _, after in said:
-            assert words.startswith("CollectiveMismatchError: "), words
-            assert "called barrier()" in words
-            assert after == "3.0"
 
 
 def test_a_timeout_in_a_later_meeting_names_the_rank_that_is_behind() -> None:
