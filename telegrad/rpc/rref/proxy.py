@@ -187,9 +187,15 @@ class MethodProxy(NoSpecialMethods, Generic[R]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """Calls the value itself."""
-        return UncalledMethod(self._reference, "__call__", self._run)(*args, **kwargs)
+        try:
+            return self._run("__call__", args, kwargs)
+        except BaseException as error:
+            cut_own_frames(error)
+            raise
 
-    def _run(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spent: float) -> R:
+    def _run(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spent: float = 0.0
+    ) -> R:
         timeout = self._timeout
         if spent:  # the owner was asked for the method first
             timeout = max(self._calls.limit(timeout) - spent, LEAST_SECONDS)
