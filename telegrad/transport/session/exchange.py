@@ -226,10 +226,9 @@ class Exchange:
         receiver: The layer above.
         entrance: The rules by which it admits others.
         lost_after: Seconds of silence after which a peer is lost.
-        loop: The loop thread that serves the sockets; None for the process's shared one.
         clock: The clock of liveness and deadlines, in seconds.
         limits: The limits on what others may use.
-        reader: Reads the sockets that bypass gRPC, on the same loop; by default one that never
+        reader: Reads the sockets that bypass gRPC, on the shared loop; by default one that never
             spins.
     """
 
@@ -241,7 +240,6 @@ class Exchange:
         receiver: Receiver,
         entrance: Entrance = OPEN,
         lost_after: float = LOST_AFTER,
-        loop: LoopThread | None = None,
         clock: Callable[[], float] = time.monotonic,
         limits: ConnectionLimits = DEFAULT_LIMITS,
         reader: SocketReader | None = None,
@@ -249,7 +247,7 @@ class Exchange:
         self.info = credentials.identity.info
         self._own_key = self.info.name, self.info.incarnation
         self._entrance = entrance
-        loop = shared_loop_thread() if loop is None else loop
+        loop = shared_loop_thread()
         self._tasks = Tasks()
         reader = SocketReader(loop, 0.0) if reader is None else reader
         self._terms = Terms(
