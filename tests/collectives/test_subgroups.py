@@ -11,6 +11,7 @@ from telegrad import collectives as dist
 from telegrad.collectives.groups import MOST_GONE, add_gone
 from telegrad.collectives.messages import GroupKey
 from telegrad.errors import InvalidUseError
+from telegrad.rpc import Limits, RpcOptions
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
 from tests.collectives.remote_code import refusal
@@ -158,6 +159,25 @@ def test_the_groups_that_were_left_last_are_remembered() -> None:
     assert list(gone) == keys[:3]
     add_gone(gone, keys[3:])
     assert list(gone) == keys[2:]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_late_messages_to_a_group_that_was_left_are_dropped(alone: bool) -> None:
+    """They would wait with those to groups that are yet to be made, of which there may be few."""
+    groups: dict[int, dist.ProcessGroup] = {}
+
+    def meet() -> None:
+        group = groups[remote_code.begin()] = dist.new_group([0, 1])
+        assert summed(group) == 1.0
+
+    def leave(r: int) -> None:
+        dist.destroy_process_group(groups[r] if alone else None)
+
+    with Cluster(2, options=RpcOptions(limits=Limits(served_calls_per_peer=6))) as cluster:
+        for _ in range(12):
+            cluster.run(meet)
+            for r in (1, 0):
+                cluster.call(r, leave, r)
 
 
 def test_without_a_group() -> None:
