@@ -64,7 +64,7 @@ def clip_grad_norm_(
         norms = [_norm(items, max_norm, norm_type) for items in on.values()]
     if len(norms) == 1 and CPU not in on and not error_if_nonfinite:
         there, factor = norms[0]
-        _scale(found, factor)
+        _scale([p for p in found if p.grad.size], factor)  # empty ones may be elsewhere
         return Tensor(there)
     totals = [float(norm) for norm, _ in norms]
     total = float(np.linalg.norm(totals, norm_type)) if totals else 0.0
