@@ -187,7 +187,6 @@ constants(
 
 # The first quarter of 256 steps. The error of the sum is i256(x); at x = 713, from where on i0 is
 # infinite, this is 1e-20 of i0. The other quarters have the same cosines up to the sign.
-# is infinite, is 1e-20 of it. Four quarters have the same cosines but for the sign.
 _COSINES: Final = np.cos((np.arange(64) + 0.5) * (np.pi / 128))
 
 
