@@ -158,6 +158,12 @@ def test_views_share_memory_and_version() -> None:
     assert row.data.tolist() == [11.0, 0.0]
 
 
+def test_an_index_is_an_integer() -> None:
+    assert [1, 2, 3][tensor(1)] == 2
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        [1, 2, 3][tensor(1.0)]
+
+
 @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
 def test_arrays_with_arithmetic_of_their_own_are_refused() -> None:
     x = tensor([[1.0, 1.0], [2.0, 0.0]], requires_grad=True)
