@@ -441,7 +441,7 @@ _FUNCTIONS = """result_type amax amin broadcast_arrays cumprod nanmax nanmin nan
 # What CuPy 13 has of them: `cholesky` without `upper`, `solve` without broadcasting.
 _WAITING = ("nonzero", "flatnonzero", "unique")  # for the length of their results
 _LINALG = "cholesky det eigh inv lstsq matrix_power norm pinv qr slogdet solve svd"
-_FFT = "fft fft2 fftn fftshift ifft ifft2 ifftn ifftshift irfft rfft"
+_FFT = "fft fftshift ifft ifftshift irfft rfft"
 
 
 class Ufunc:
@@ -607,24 +607,6 @@ def _windows(x: Any, window_shape: Any, axis: Any = None) -> Any:
     return np.lib.stride_tricks.sliding_window_view(x, window_shape, axis)
 
 
-def _of_several(function: Callable[..., Any]) -> Callable[..., Any]:
-    def transform(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
-        last = range(-(a.ndim if s is None else len(s)), 0)
-        if axes is None and "2" in function.__name__:
-            axes = (-2, -1)
-        axes = tuple(last) if axes is None else tuple(axes)
-        if s is not None and s != a.shape:  # CuPy compares with the whole shape, for any axes
-            for n, axis in zip(s, axes, strict=True):
-                if n is not None and n != a.shape[axis]:
-                    a = np.moveaxis(a, axis, 0)
-                    missing = np.zeros((max(n - len(a), 0), *a.shape[1:]), a.dtype)
-                    a = np.moveaxis(np.concatenate((a[:n], missing)), 0, axis)
-        return function(a, None, axes, norm)
-
-    transform.__name__ = function.__name__
-    return transform
-
-
 def _intersect1d(
     arr1: Any, arr2: Any, assume_unique: bool = False, return_indices: bool = False
 ) -> Any:
@@ -645,10 +627,6 @@ _AS_CUPY: dict[str, Callable[..., Any]] = {
         function.__name__: _like(function)
         for function in (np.empty_like, np.full_like, np.ones_like, np.zeros_like)
     },
-    "fft.fft2": _of_several(np.fft.fft2),
-    "fft.fftn": _of_several(np.fft.fftn),
-    "fft.ifft2": _of_several(np.fft.ifft2),
-    "fft.ifftn": _of_several(np.fft.ifftn),
     "lib.stride_tricks.sliding_window_view": _windows,
     "intersect1d": _intersect1d,
     "linalg.eigh": _eigh,
