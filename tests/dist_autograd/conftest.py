@@ -1,18 +1,21 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+import telegrad
 from tests.faults.remote_code import release
 
-PACKAGE = "/telegrad/"
+PACKAGE = f"{Path(telegrad.__file__).parent}{os.sep}"
 
 _numbers = itertools.count()
 
@@ -33,8 +36,8 @@ def called() -> Iterator[Counter[tuple[int, str]]]:
     def note(frame: FrameType, event: str, argument: Any) -> None:
         del argument
         code = frame.f_code
-        if event == "call" and PACKAGE in code.co_filename:
-            place = f"{code.co_filename.partition(PACKAGE)[2]}:{code.co_qualname}"
+        if event == "call" and code.co_filename.startswith(PACKAGE):
+            place = f"{code.co_filename.removeprefix(PACKAGE)}:{code.co_qualname}"
             found[threading.get_ident(), place] += 1
 
     threading.setprofile(note)
