@@ -10,7 +10,7 @@ import pytest
 
 from telegrad import nn, tensor
 from telegrad.autograd import RowSparse, Tensor
-from tests.gpu.comparison import close_on
+from tests.gpu.comparison import close_on, host
 
 clip_norm, clip_value = nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_
 
@@ -60,6 +60,15 @@ def test_the_norm_of_all_together(order: float) -> None:
         assert p.grad is not before
         np.testing.assert_allclose(p.grad.data, given / 2, rtol=1e-5)
         np.testing.assert_array_equal(before.data, given)
+
+
+@pytest.mark.parametrize(("order", "norm"), [(1.0, 7.0), (2.0, 5.0), (math.inf, 4.0)])
+def test_the_norm_of_several_devices(cupy: Any, order: float, norm: float) -> None:
+    here, there = leaves(np.array([3.0]), np.array([4.0]))
+    there.grad = tensor(cupy.asarray(there.grad.data))
+    assert clip_norm([here, there], norm / 2, norm_type=order) == pytest.approx(norm)
+    np.testing.assert_allclose(here.grad.data, [1.5], rtol=1e-5)
+    np.testing.assert_allclose(host(there.grad), [2.0], rtol=1e-5)
 
 
 def test_row_sparse_gradients() -> None:
