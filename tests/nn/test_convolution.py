@@ -1,4 +1,4 @@
-"""Convolution against loops, to second order, and what it refuses."""
+"""Convolution against loops, and what it refuses; the golden tests have second gradients."""
 
 from __future__ import annotations
 
