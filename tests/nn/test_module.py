@@ -229,6 +229,8 @@ def test_repr() -> None:
         ),
         "GRUCell(2, 3)": nn.GRUCell(2, 3),
         "Conv2d(1, 2, (3, 3), padding=1, bias=False)": nn.Conv2d(1, 2, 3, padding=1, bias=False),
-        "Conv1d(1, 2, 3, stride=2)": nn.Conv1d(1, 2, 3, 2),
+        "Conv1d(4, 2, 3, stride=2, dilation=3, groups=2)": nn.Conv1d(
+            4, 2, 3, stride=2, dilation=3, groups=2
+        ),
     }
     assert list(layers) == [repr(layer) for layer in layers.values()]
