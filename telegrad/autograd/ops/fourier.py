@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_index
 
 from telegrad.autograd.extend import composed, numpy_function
 from telegrad.autograd.ops.shape import along, getitem, put, scatter
@@ -87,7 +86,7 @@ def _lengths(shape: Shape, s: Any, axes: Any) -> tuple[list[Any], list[int]]:
     lengths = [None] * len(axes) if s is None else [None if n == -1 else n for n in s]
     if len(lengths) != len(axes):
         raise ValueError(f"s has {len(lengths)} lengths for {len(axes)} axes")
-    return lengths, [normalize_axis_index(axis, len(shape)) for axis in axes]
+    return lengths, [np.lib.array_utils.normalize_axis_index(axis, len(shape)) for axis in axes]
 
 
 def _enter_several(function: Any, transform: Any) -> None:
