@@ -72,7 +72,9 @@ class MembershipEvents:
             if worker in self._known or worker in self._gone or worker in self._held:
                 return
             self._held.append(worker)
-            self._push_joins()
+            start = self._push_joins()
+        if start:
+            self._submit(self._tell)
 
     def lost(self, worker: WorkerInfo, error: WorkerLostError) -> None:
         """Takes a loss of any kind."""
@@ -86,16 +88,16 @@ class MembershipEvents:
             if worker not in self._known:
                 return
             self._known.discard(worker)
-            if not error.left:
-                self._push(_Kind.LOSS, worker, error)
-            elif error.reason != GRACEFUL:
-                self._push(_Kind.LEAVE, worker)
-            self._push_joins()
+            start = self._push_gone(worker, error) | self._push_joins()
+        if start:
+            self._submit(self._tell)
 
     def evicted(self, error: EvictedError) -> None:
         """Takes the news that this worker was given up."""
         with self._lock:
-            self._push(_Kind.LOSS, self._own, error)
+            start = self._push(_Kind.LOSS, self._own, error)
+        if start:
+            self._submit(self._tell)
 
     def close(self) -> None:
         """Stops telling."""
@@ -121,22 +123,29 @@ class MembershipEvents:
 
         return remove
 
-    def _push_joins(self) -> None:
+    def _push_gone(self, worker: WorkerInfo, error: WorkerLostError) -> bool:
+        """Queues the loss of a worker, as `_push` does."""
+        if not error.left:
+            return self._push(_Kind.LOSS, worker, error)
+        return error.reason != GRACEFUL and self._push(_Kind.LEAVE, worker)
+
+    def _push_joins(self) -> bool:
         """Queues the arrivals that need not wait, as `_push` does."""
+        start = False
         for worker in tuple(self._held):
             if not any(known.name == worker.name for known in self._known):
                 self._held.remove(worker)
                 self._known.add(worker)
-                self._push(_Kind.JOIN, worker)
+                start |= self._push(_Kind.JOIN, worker)
+        return start
 
-    def _push(self, kind: _Kind, *args: object) -> None:
-        """Queues an event, and has it told. Holds the lock."""
+    def _push(self, kind: _Kind, *args: object) -> bool:
+        """Queues an event; returns True if the caller has to start telling. Holds the lock."""
         if self._closed:
-            return
+            return False
         self._events.append((kind, args))
-        if not self._running:
-            self._running = True
-            self._submit(self._tell)
+        start, self._running = not self._running, True
+        return start
 
     def _tell(self) -> None:
         """Runs callbacks until there is no event left; in the pool, one thread at a time."""
