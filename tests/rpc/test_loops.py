@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -113,6 +114,28 @@ def test_an_agent_may_begin_and_end_on_different_loops() -> None:
     agent = asyncio.run(begin())
     asyncio.run(end(agent))
     assert agent.ended
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_agent_ends_with_grace_where_its_block_did(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutdown, how = rpc.Agent.shutdown, []
+
+    def noted(agent: rpc.Agent, *, graceful: bool) -> None:
+        how.append(graceful)
+        shutdown(agent, graceful=graceful)
+
+    async def block() -> None:
+        async with rpc.init_rpc("alone"):
+            if fails:
+                raise remote_code.CustomError("in the block", code=1)
+
+    monkeypatch.setattr(rpc.Agent, "shutdown", noted)
+    with pytest.raises(remote_code.CustomError) if fails else contextlib.nullcontext():
+        asyncio.run(block())
+    assert how == [not fails]
 
 
 # -- pytest-asyncio ------------------------------------------------------------------------------
