@@ -24,9 +24,9 @@ from telegrad.doctor.facts import DoctorPair, DoctorWorker, Speed, of_plain, pai
 from telegrad.doctor.judgement import judge, suspects
 from telegrad.doctor.probe import DoctorProbe, in_words
 from telegrad.doctor.report import DoctorReport
-from telegrad.errors import BlockingCallError, TelegradError
+from telegrad.errors import TelegradError
 from telegrad.rpc.seams import current_agent, seconds
-from telegrad.transport import Dial, on_own_loop
+from telegrad.transport import Dial, refuse_on_loop
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
@@ -75,11 +75,7 @@ def examine(timeout: float | None = None) -> DoctorReport:
         ...     report.ok, len(report.pairs)
         (True, 1)
     """
-    if on_own_loop():
-        raise BlockingCallError(
-            "doctor.examine() would block a loop of telegrad's; write `await "
-            "rpc.to_thread(doctor.examine)`"
-        )
+    refuse_on_loop("doctor.examine()", "write `await rpc.to_thread(doctor.examine)`")
     agent = current_agent()
     limit = seconds(timeout, agent.options.timeout)
     return _Examination(agent, time.monotonic() + limit).run()

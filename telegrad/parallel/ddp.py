@@ -25,12 +25,12 @@ from telegrad.collectives import (
 from telegrad.errors import CollectiveMismatchError, InvalidUseError
 from telegrad.kernels import flatten, unflatten
 from telegrad.nn import Embedding, Module
-from telegrad.parallel.blocking import refuse_on_loop
 from telegrad.parallel.bucket import Slot, assign_buckets
 from telegrad.parallel.hooks import CommHook
 from telegrad.parallel.join import Turn, Turns
 from telegrad.parallel.reducer import Gathered, Reducer
 from telegrad.rpc import expose
+from telegrad.rpc.seams import refuse_on_loop
 from telegrad.types import Array, Rank
 
 # -- the check that all ranks have the same module -----------------------------------------------

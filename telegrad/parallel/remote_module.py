@@ -15,9 +15,8 @@ from typing import Any, Self, cast, final
 from telegrad.autograd import Tensor
 from telegrad.errors import UnknownWorkerError
 from telegrad.nn import Module, Parameter
-from telegrad.parallel.blocking import refuse_on_loop
 from telegrad.rpc import Future, RRef, expose, register_type, remote, rpc_sync
-from telegrad.rpc.seams import AgentCore, reference_of, seconds, use_agent
+from telegrad.rpc.seams import AgentCore, reference_of, refuse_on_loop, seconds, use_agent
 from telegrad.types import Array, Shape, WorkerInfo
 
 # -- references to the parameters of a module, made at its owner ---------------------------------

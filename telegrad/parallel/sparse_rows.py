@@ -18,7 +18,7 @@ import numpy as np
 from telegrad.arrays import namespace, to_host
 from telegrad.autograd import RowSparse, is_row_sparse
 from telegrad.collectives import ProcessGroup, all_gather_single, coalesced
-from telegrad.parallel.blocking import refuse_on_loop
+from telegrad.rpc.seams import refuse_on_loop
 from telegrad.types import Array, Shape
 
 

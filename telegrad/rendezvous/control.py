@@ -19,7 +19,6 @@ from typing import Final, TypeAlias, final
 
 from telegrad.errors import (
     AuthenticationError,
-    BlockingCallError,
     DecodeError,
     DuplicateNameError,
     EvictedError,
@@ -38,7 +37,7 @@ from telegrad.transport import (
     Identity,
     Receiver,
     Transport,
-    on_own_loop,
+    refuse_on_loop,
 )
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, escaped, read_body, write_body
@@ -330,7 +329,7 @@ class ControlLine(Receiver):
             RendezvousError: The peer belongs to another job, or is not called `coordinator`: where
                 workers have certificates, only that name proves that it is the coordinator.
         """
-        refuse_on_loop("joining a job")
+        refuse_on_loop("joining a job", "write `await rpc.to_thread(...)`")
         try:
             coordinator = self._exchange.introduce(
                 endpoint, timeout=min(timeout, threading.TIMEOUT_MAX), name=COORDINATOR_NAME
@@ -397,7 +396,7 @@ class ControlLine(Receiver):
             RendezvousError: The line is closed, or the coordinator is lost.
             EvictedError: The coordinator has given up this worker.
         """
-        refuse_on_loop(kind)
+        refuse_on_loop(kind, "write `await rpc.to_thread(...)`")
         check_timeout(timeout)
         call = next(self._calls)
         reply = self._post(call, kind, body, timeout)
@@ -530,12 +529,3 @@ def lost_error(error: WorkerLostError) -> RendezvousError | EvictedError:
         f"the coordinator is lost ({error.reason or error}); nobody can join this job any more, "
         "start it anew"
     )
-
-
-def refuse_on_loop(what: str) -> None:
-    """Raises BlockingCallError on one of telegrad's own loops."""
-    if on_own_loop():
-        raise BlockingCallError(
-            f"{what} blocks and must not run on an event loop of telegrad; "
-            "run it in a thread: await rpc.to_thread(...)"
-        )

@@ -30,7 +30,6 @@ from datetime import UTC, datetime
 from typing import Any, Final, final
 
 from telegrad.errors import RendezvousError, RendezvousTimeoutError
-from telegrad.rendezvous.control import refuse_on_loop
 from telegrad.rendezvous.endpoint_source import EndpointSource, Published
 from telegrad.rendezvous.store import (
     Store,
@@ -40,7 +39,7 @@ from telegrad.rendezvous.store import (
     missing_in,
     serve_request,
 )
-from telegrad.transport import fault_of_file
+from telegrad.transport import fault_of_file, refuse_on_loop
 
 MAGIC = b"telegrad store 1\n"
 BEGINNING_BYTES = len(MAGIC) + 16
@@ -235,7 +234,7 @@ class _Log(StoreTable):
         self.queues.clear()
 
     def _check_usable(self) -> None:
-        refuse_on_loop("a FileStore")
+        refuse_on_loop("a FileStore", "write `await rpc.to_thread(...)`")
         if self.closed.is_set():
             raise closed_error("the store")
 

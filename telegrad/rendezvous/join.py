@@ -29,7 +29,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rendezvous import control as messages
-from telegrad.rendezvous.control import DEFAULT_LIMITS, LOST_AFTER, ControlLine, refuse_on_loop
+from telegrad.rendezvous.control import DEFAULT_LIMITS, LOST_AFTER, ControlLine
 from telegrad.rendezvous.coordinator import Coordinator
 from telegrad.rendezvous.endpoint_source import EndpointSource, Published
 from telegrad.rendezvous.file import EndpointFile
@@ -46,7 +46,7 @@ from telegrad.rendezvous.listening import address_words, loopback_words
 from telegrad.rendezvous.membership import Member, StartWhen, check_name
 from telegrad.rendezvous.multicast import MulticastSource
 from telegrad.rendezvous.store import check_timeout
-from telegrad.transport import ConnectionLimits, GuestList, Transport
+from telegrad.transport import ConnectionLimits, GuestList, Transport, refuse_on_loop
 from telegrad.types import WorkerInfo
 
 # -- cancelling a join that still waits, from another thread -------------------------------------
@@ -183,7 +183,7 @@ def join_job(
             listen.
         OSError: The port to listen on is in use.
     """
-    refuse_on_loop("joining a job")
+    refuse_on_loop("joining a job", "write `await rpc.to_thread(...)`")
     if address.hosts_store and not listens:
         raise ValueError(
             "this worker hosts the coordinator, which all others dial, and so it has to listen; "

@@ -20,14 +20,14 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rendezvous import control as messages
-from telegrad.rendezvous.control import CLOSE_TIMEOUT, ControlLine, refuse_on_loop
+from telegrad.rendezvous.control import CLOSE_TIMEOUT, ControlLine
 from telegrad.rendezvous.coordinator import CLOSE_TIMEOUT as COORDINATOR_CLOSE_TIMEOUT
 from telegrad.rendezvous.coordinator import Coordinator
 from telegrad.rendezvous.endpoint_source import EndpointSource
 from telegrad.rendezvous.membership import Member, Roster, StartWhen
 from telegrad.rendezvous.store import Store, check_timeout
 from telegrad.rendezvous.tcp import TCPStore
-from telegrad.transport import GuestList
+from telegrad.transport import GuestList, refuse_on_loop
 from telegrad.types import WorkerInfo
 
 # -- a worker cut off from its coordinator asks if it is still a member --------------------------
@@ -534,7 +534,7 @@ class JoinedJob:
             RendezvousTimeoutError: Some have not called it in time; `.missing` names them. This
                 worker is still a member, and may wait again or leave.
         """
-        refuse_on_loop("shutdown")
+        refuse_on_loop("shutdown()", "write `await rpc.to_thread(...)`")
         check_timeout(timeout)
         try:
             self._line.ask(messages.SHUTDOWN, timeout=timeout, remind=self._say_who_runs)

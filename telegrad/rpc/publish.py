@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, final
 
 from telegrad.errors import (
-    BlockingCallError,
     CallTimeoutError,
     DecodeError,
     DuplicateNameError,
@@ -29,7 +28,7 @@ from telegrad.rpc.limits import seconds
 from telegrad.rpc.rref.rref import RRef, reference_of, rref_of
 from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.rpc.rref.value import Arrival
-from telegrad.transport import on_own_loop
+from telegrad.transport import refuse_on_loop
 from telegrad.types import WorkerInfo
 
 LOOKUP = "rpc.lookup"
@@ -117,11 +116,7 @@ def lookup(to: str | int | WorkerInfo, name: str, timeout: float | None = None) 
         ...     cluster.call(0, lambda: rpc.lookup("worker1", "weights").to_here())
         [1.0, 2.0]
     """
-    if on_own_loop():
-        raise BlockingCallError(
-            f"lookup of {name!r} would block a loop of telegrad's, nothing was sent; "
-            "write `await rpc.to_thread(rpc.lookup, to, name)`"
-        )
+    refuse_on_loop(f"lookup of {name!r}", "write `await rpc.to_thread(rpc.lookup, to, name)`")
     agent = current_agent()
     limit = seconds(timeout, agent.options.timeout)
     label, payload = f"rpc.lookup of {name!r}", {"name": _checked(name), "within": limit}

@@ -51,7 +51,7 @@ from telegrad.rpc.rref.calls import RRefCalls
 from telegrad.rpc.rref.rref import reference_of
 from telegrad.rpc.rref.serving import RRefServing
 from telegrad.rpc.tick import Tick
-from telegrad.transport import Shield, Spin, Stay, longest_spin, on_own_loop
+from telegrad.transport import Shield, Spin, Stay, longest_spin, on_own_loop, refuse_on_loop
 
 __all__ = [
     "CALL",
@@ -118,6 +118,7 @@ __all__ = [
     "rebuild_failure",
     "record_refusal",
     "reference_of",
+    "refuse_on_loop",
     "refuse_second",
     "seconds",
     "set_process_agent",

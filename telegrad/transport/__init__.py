@@ -34,7 +34,13 @@ from telegrad.transport.io.pump import WaitGate
 from telegrad.transport.io.socket_reader import SocketReader, Stay
 from telegrad.transport.io.spin import LONGEST_SLEEP, Shield, Spin, longest_spin
 from telegrad.transport.limits import ConnectionLimits
-from telegrad.transport.loop import LoopThread, hands_over, on_own_loop, shared_loop_thread
+from telegrad.transport.loop import (
+    LoopThread,
+    hands_over,
+    on_own_loop,
+    refuse_on_loop,
+    shared_loop_thread,
+)
 from telegrad.transport.security.audit import CALL_REFUSED, Audit
 from telegrad.transport.security.certificate import Certificate, KeyPair
 from telegrad.transport.security.certificates import (
@@ -127,6 +133,7 @@ __all__ = [
     "read_certificate",
     "read_host_id",
     "read_token_file",
+    "refuse_on_loop",
     "route_to",
     "self_signed_tls",
     "set_grpc_environment",

@@ -136,6 +136,19 @@ def on_own_loop() -> bool:
     return isinstance(threading.current_thread(), _OwnLoopThread)
 
 
+def refuse_on_loop(what: str, instead: str) -> None:
+    """For the library: raises BlockingCallError on a loop of telegrad's; nothing was sent then.
+
+    Args:
+        what: The subject of the message: the call that would block.
+        instead: The end of the message: what to do.
+    """
+    if on_own_loop():
+        raise BlockingCallError(
+            f"{what} would block a loop of telegrad's, nothing was sent; {instead}"
+        )
+
+
 _handing: contextvars.ContextVar[bool] = contextvars.ContextVar("telegrad_handing", default=False)
 
 

@@ -22,7 +22,6 @@ from telegrad.errors import InvalidUseError, ScheduleError
 from telegrad.nn import Module, Parameter, Sequential
 from telegrad.nn.seams import fit_state
 from telegrad.optim import LossScale, Optimizer
-from telegrad.parallel.blocking import refuse_on_loop
 from telegrad.parallel.optimizer.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.pipeline.balance import split
 from telegrad.parallel.pipeline.checking import check
@@ -42,7 +41,7 @@ from telegrad.parallel.pipeline.schedule import Schedule, make_schedule
 from telegrad.parallel.pipeline.sources import Stage, To, source_of, tied_parameters
 from telegrad.parallel.pipeline.timeline import as_svg, as_text
 from telegrad.rpc import Future, RRef, to_thread
-from telegrad.rpc.seams import current_agent
+from telegrad.rpc.seams import current_agent, refuse_on_loop
 from telegrad.types import Array, WorkerInfo
 
 
