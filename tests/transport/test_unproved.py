@@ -10,7 +10,7 @@ from telegrad.errors import DecodeError
 from telegrad.transport import Carrier, ConnectionLimits
 from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
 from telegrad.transport.session.accept import Unproved
-from telegrad.transport.session.liveness import MOST_IDLE_FRAMES, IdleFrames
+from telegrad.transport.session.liveness import IDLE_FRAMES_PER_TICK, MOST_IDLE_FRAMES, IdleFrames
 from telegrad.transport.session.session import Session
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame
@@ -121,11 +121,26 @@ def test_frames_that_bring_nothing_new() -> None:
     for news in range(10):
         for _ in range(MOST_IDLE_FRAMES):
             idle.take(news)
-    idle.tick()
     for _ in range(MOST_IDLE_FRAMES):
-        idle.take(9)
+        idle.tick()
+        for _ in range(IDLE_FRAMES_PER_TICK):
+            idle.take(9)
+    idle.take(9)
     with pytest.raises(DecodeError, match="a flood"):
         idle.take(9)
+
+
+def test_a_flood_that_is_slow() -> None:
+    """A peer on a busy machine cannot write a thousand frames between two ticks."""
+    idle, most = IdleFrames(), MOST_IDLE_FRAMES
+    for _ in range(most - IDLE_FRAMES_PER_TICK):
+        idle.tick()
+        for _ in range(IDLE_FRAMES_PER_TICK + 1):
+            idle.take(0)
+    idle.tick()
+    with pytest.raises(DecodeError, match="a flood"):
+        for _ in range(2 * IDLE_FRAMES_PER_TICK):
+            idle.take(0)
 
 
 def test_what_is_new_in_a_frame() -> None:

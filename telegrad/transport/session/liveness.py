@@ -159,9 +159,11 @@ class Liveness:
 
 # -- frames that bring nothing new; honest peers write a few a second ----------------------------
 
-# Between two ticks of the exchange, of which there are four a heartbeat: one beat, its echo, and
-# the frames that a carrier repeats after a break. A thousand cost the loop 20 ms.
+# A carrier repeats frames after a break. A thousand cost the loop 20 ms.
 MOST_IDLE_FRAMES = 1000
+# Between two ticks of the exchange, of which there are four a heartbeat, an honest peer writes a
+# beat and its echo.
+IDLE_FRAMES_PER_TICK = 10
 
 
 @final
@@ -187,8 +189,8 @@ class IdleFrames:
             raise DecodeError(f"a flood: {self._idle} frames with nothing new in them")
 
     def tick(self) -> None:
-        """Starts to count from zero."""
-        self._idle = 0
+        """Forgets as many frames as an honest peer may have written since the last tick."""
+        self._idle = max(self._idle - IDLE_FRAMES_PER_TICK, 0)
 
 
 # -- both, for one connection --------------------------------------------------------------------
