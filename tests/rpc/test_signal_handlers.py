@@ -14,7 +14,8 @@ from telegrad.rpc.future.waits import Gate
 from telegrad.transport.io.spin import Shield
 
 gates = collections.defaultdict(threading.Event)
-answers, asked, shields, waits = [], [], [], []
+answers, asked, shields = [], [], []
+main = threading.main_thread().ident
 
 def held(key):
     gates[key].wait(30)
@@ -38,16 +39,18 @@ def note_wait(self, *args, real=Shield.wait):
         shields.append(self)
     return real(self, *args)
 
-def note_gate(self, *args, real=Gate.wait, **kwargs):
-    if threading.current_thread() is threading.main_thread():
-        waits.append(self)
-    return real(self, *args, **kwargs)
+Shield.wait = note_wait
 
-Shield.wait, Gate.wait = note_wait, note_gate
+def place():
+    frame = sys._current_frames()[main]
+    return frame.f_code, frame.f_lasti
 
 def is_waiting():
-    '''The main thread polls; before a move to TCP, it waits at a gate.'''
-    return (shields and shields[-1].polling) or (DIRECT == 'tcp' and waits)
+    '''The main thread polls; before a move to TCP it sleeps, where no lock of telegrad's is held.'''
+    if DIRECT == 'tcp' and (found := place())[0] is Gate._wait.__code__:
+        threading.Event().wait(0.02)
+        return place() == found
+    return shields and shields[-1].polling
 
 def signals():
     '''Sends the signal once the main thread polls; it never does where another one reads for it.'''
@@ -61,7 +64,6 @@ agent = rpc.init_rpc(options=rpc.RpcOptions(direct=DIRECT))
 def check(wait, to=(1,)):
     answers.clear()
     shields.clear()
-    waits.clear()
     asked[:] = to
     thread = threading.Thread(target=signals)
     thread.start()
