@@ -36,9 +36,15 @@ def train(
 ) -> list[Any]:
     """A trainer's loop; returns what its steps came to."""
     try:
-        return [step(optimizer, parts, x, timeout) for x in xs]
+        return steps(optimizer, parts, xs, timeout)
     finally:
         optimizer.leave()
+
+
+def steps(
+    optimizer: DistributedOptimizer, parts: Sequence[Any], xs: Array, timeout: float
+) -> list[Any]:
+    return [step(optimizer, parts, x, timeout) for x in xs]
 
 
 def train_all(optimizer: DistributedOptimizer, parts: Sequence[Any], xs: dict[str, Any]) -> Any:
@@ -59,7 +65,7 @@ def rounds(options: dict[str, Any]) -> None:
     )
     assert optimizer.mode == "synchronous"
     results = train_all(optimizer, parts, {"worker1": XS[:5], "worker2": XS[5:10]})
-    assert [result.trainers for result in results[0]] == [2] * 5
+    assert [(result.trainers, result.uneven) for result in results[0]] == [(2, False)] * 5
     # The mean of the trainers' losses, in one program.
     together = list(zip(XS[:5], XS[5:10], strict=True))
     close(values(parts), mean_steps(2, together, lr=0.1, momentum=0.9))
@@ -70,19 +76,6 @@ def test_a_round_steps_once_with_the_mean_of_all_trainers(
     cluster: Cluster, options: dict[str, Any]
 ) -> None:
     cluster.call(0, rounds, options)
-
-
-def uneven_rounds() -> None:
-    parts = make_parts(OWNERS)
-    optimizer = DistributedOptimizer(optim.SGD, rrefs_of(parts), lr=0.1, trainers=TRAINERS)
-    results = train_all(optimizer, parts, {"worker1": XS[:5], "worker2": XS[5:7]})
-    assert [result.trainers for result in results[0]] == [2, 2, 1, 1, 1]
-    together = [XS[[i, 5 + i]] if i < 2 else XS[[i]] for i in range(5)]
-    close(values(parts), mean_steps(2, together, lr=0.1))
-
-
-def test_nobody_waits_for_a_trainer_that_has_left(cluster: Cluster) -> None:
-    cluster.call(0, uneven_rounds)
 
 
 def unused_part() -> None:
@@ -176,11 +169,12 @@ def bounded_stranger() -> None:
     optimizer = DistributedOptimizer(
         optim.SGD, rrefs_of(parts), lr=0.1, trainers=["worker2"], staleness=0
     )
+    rpc.rpc_sync("worker2", steps, (optimizer, parts, XS[:2], LONG))
     before = values(parts)
     with pytest.raises(ValueError, match="'worker0' is not one of the optimizer's trainers"):
         step(optimizer, parts, XS[0])
     close(values(parts), before)  # nothing was stepped
-    optimizer.join()
+    optimizer.join()  # as if it had made two steps
     with pytest.raises(CallTimeoutError):
         step(optimizer, parts, XS[0], 0.3)
     rpc.rpc_sync("worker2", leave, (optimizer,))
@@ -298,8 +292,10 @@ def bounded() -> None:
     )
     assert optimizer.mode == "bounded"
     # One trainer alone makes two steps and waits, since it is more than one ahead.
-    error = rpc.rpc_sync("worker1", steps_until_late, (optimizer, part), timeout=LONG)
+    error, worker = rpc.rpc_sync("worker1", steps_until_late, (optimizer, part), timeout=LONG)
+    assert "worker 'worker1' waited for worker2" in error
     assert "step 2 of this worker was made" in error
+    assert worker == "worker2"
     w = Part(0).data()[0]
     close([values([part])[0]], [w - 2 * 2.0**-10])
     # Then the other one makes three, and the first can make two more: 4, 3.
@@ -315,12 +311,12 @@ def bounded() -> None:
 kept: list[Any] = []
 
 
-def steps_until_late(optimizer: DistributedOptimizer, part: Any) -> str:
+def steps_until_late(optimizer: DistributedOptimizer, part: Any) -> tuple[str, str]:
     kept[:] = [optimizer, part]
     some_steps(optimizer, part, 1)
     with pytest.raises(CallTimeoutError) as caught:
         some_steps(optimizer, part, 1, 0.5)
-    return "\n".join(caught.value.__notes__)
+    return "\n".join([str(caught.value), *caught.value.__notes__]), caught.value.worker
 
 
 def more_steps(n: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from telegrad import optim, rpc
 from telegrad.dist_autograd.seams import Container
-from telegrad.errors import CallTimeoutError
 from telegrad.parallel import DistributedOptimizer, LossScale, StepResult
 from telegrad.parallel.optimizer.owners import OwnerOptimizer, StepRequest
 from telegrad.rpc.seams import current_agent
@@ -59,29 +57,3 @@ def test_a_trainer_whose_loss_one_owner_hears_of_in_the_middle_of_a_round(
         assert [(each.trainers, each.uneven) for each in results] == [(2, True)] * 2
         close(found[:2], mean_steps(2, [XS[:2]], lr=0.1)[:2])
         assert not np.allclose(found[2], mean_steps(2, [XS[:2]], lr=0.1)[2])
-
-
-def test_a_round_of_all_trainers_is_even(cluster: Cluster) -> None:
-    results, found = cluster.call(0, round_of_two, {})
-    assert [(each.trainers, each.uneven) for each in results] == [(2, False)] * 2
-    close(found, mean_steps(2, [XS[:2]], lr=0.1))
-
-
-def too_far_ahead(optimizer: DistributedOptimizer, parts: Sequence[Any]) -> tuple[str, str]:
-    with pytest.raises(CallTimeoutError) as caught:
-        step(optimizer, parts, XS[0], 0.3)
-    return str(caught.value), caught.value.worker
-
-
-def ahead_of_a_slow_partner() -> tuple[str, str]:
-    parts = make_parts(["worker0"])
-    optimizer = DistributedOptimizer(
-        optim.SGD, rrefs_of(parts), lr=0.1, trainers=list(TRAINERS), staleness=0
-    )
-    return rpc.rpc_sync("worker1", too_far_ahead, (optimizer, parts), timeout=LONG)
-
-
-def test_who_waits_in_vain_for_the_slowest_is_told_who_that_is(cluster: Cluster) -> None:
-    words, worker = cluster.call(0, ahead_of_a_slow_partner)
-    assert "worker 'worker1' waited for worker2" in words
-    assert worker == "worker2"

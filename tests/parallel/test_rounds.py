@@ -86,10 +86,11 @@ def test_counts_in_any_order(order: list[tuple[str, str]], staleness: int) -> No
     made: dict[str, int] = dict.fromkeys(TRAINERS, 0)
     waiting: dict[str, Any] = {}
     for event, trainer in order:
-        if event == "arrive" and trainer in made:
+        if event in ("arrive", "ended") and trainer in made:
             ticket = Share(trainer)
-            made[trainer] += 1
-            assert counts.arrive(trainer, made[trainer], ticket) is waiting.get(trainer)
+            made[trainer] += event == "arrive"
+            steps = made[trainer] if event == "arrive" else 0  # of a new copy of the optimizer
+            assert counts.arrive(trainer, steps, ticket) is waiting.get(trainer)
             waiting[trainer] = ticket
         elif event == "withdraw":
             assert counts.withdraw(trainer, waiting.get(trainer, Share(trainer))) is (
