@@ -65,21 +65,12 @@ def test_groups_go_across_owners(cluster: Cluster) -> None:
     cluster.call(0, groups_over_owners)
 
 
-def one_cycle(optimizer: optim.HasGroups) -> Any:
-    return optim.OneCycleLR(optimizer, 0.2, 8)
-
-
-def warm_up(optimizer: optim.HasGroups) -> Any:
-    first = optim.LinearLR(optimizer, start_factor=0.1, total_iters=3)
-    return optim.SequentialLR(optimizer, [first, optim.CosineAnnealingLR(optimizer, 5)], [3])
-
-
-def scheduled(make: Any) -> None:
+def scheduled() -> None:
     parts = make_parts(TWO)
     optimizer = DistributedOptimizer(optim.SGD, grouped(rrefs_of(parts)), lr=0.1, momentum=0.9)
     own, params = local(2)
     expected = optim.SGD(grouped(params), lr=0.1, momentum=0.9)
-    schedulers = make(optimizer), make(expected)
+    schedulers = [optim.OneCycleLR(each, 0.2, 8) for each in (optimizer, expected)]
     for x in XS[:7]:
         step(optimizer, parts, x)
         expected.zero_grad()
@@ -92,26 +83,8 @@ def scheduled(make: Any) -> None:
     assert optimizer.param_groups[0]["lr"] != 0.1
 
 
-@pytest.mark.parametrize("make", [one_cycle, warm_up])
-def test_schedulers_drive_the_rates_of_all_owners(cluster: Cluster, make: Any) -> None:
-    cluster.call(0, scheduled, make)
-
-
-def references() -> None:
-    own, there = Part(0), make_parts(["worker1"])[0]
-    rrefs = parameter_rrefs(own)
-    for rref, parameter in zip(rrefs, own.parameters(), strict=True):
-        assert rref.local_value() is parameter
-    assert [rref.owner_name() for rref in parameter_rrefs(there)] == ["worker1"] * 2
-    assert len(parameter_rrefs(rpc.RRef(own))) == len(rrefs)
-    with pytest.raises(TypeError, match="a Module or an RRef of one"):
-        parameter_rrefs([own])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="is to list, not to a Module"):
-        parameter_rrefs(rpc.remote("worker1", list))
-
-
-def test_references_to_the_parameters_of_a_module(cluster: Cluster) -> None:
-    cluster.call(0, references)
+def test_schedulers_drive_the_rates_of_all_owners(cluster: Cluster) -> None:
+    cluster.call(0, scheduled)
 
 
 def bad_input() -> None:

@@ -287,9 +287,17 @@ def test_references_to_all_parameters_wherever_they_live(cluster: Cluster) -> No
         references = parameter_rrefs(model)
         assert [each.owner_name() for each in references] == ["worker0"] * 2 + ["worker1"] * 4
         assert len(list(model.parameters())) == 2  # those of this process
-        for given in (model.head, model.head.get_module_rref()):
-            owners = [each.owner_name() for each in parameter_rrefs(given)]
+        for there in (model.head, model.head.get_module_rref()):
+            owners = [each.owner_name() for each in parameter_rrefs(there)]
             assert owners == ["worker1"] * 4
+        own = Head(3)
+        for given in (own, rpc.RRef(own)):
+            pairs = zip(parameter_rrefs(given), own.parameters(), strict=True)
+            assert all(rref.local_value() is parameter for rref, parameter in pairs)
+        with pytest.raises(TypeError, match="a Module or an RRef of one"):
+            parameter_rrefs(cast("Any", [own]))
+        with pytest.raises(TypeError, match="is to list, not to a Module"):
+            parameter_rrefs(rpc.remote("worker1", list))
 
     on_trainer(cluster, run)
 
