@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +15,7 @@ import pytest
 
 from telegrad import collectives as dist
 from telegrad.autograd import tensor
-from telegrad.errors import AutogradError, InvalidUseError, TelegradError, WorkerLostError
+from telegrad.errors import InvalidUseError, TelegradError, WorkerLostError
 from telegrad.nn import Linear, Module, Sequential, Tanh
 from telegrad.parallel import (
     CommHook,
@@ -133,37 +132,6 @@ def test_the_hook_of_the_document_averages(cluster: Cluster) -> None:
 
 def fail_at_once(_: object, bucket: GradientBucket) -> Future[Array]:
     raise ArithmeticError("no average today")
-
-
-def fail_later(_: object, bucket: GradientBucket) -> Future[Array]:
-    def fail(done: Future[Array]) -> Array:
-        raise ArithmeticError("no average today")
-
-    return allreduce_hook(None, bucket).then(fail)
-
-
-def forget(_: object, bucket: GradientBucket) -> Any:
-    return None
-
-
-def failing_on_one(hook: CommHook) -> str:
-    """Rank 1 has a hook that fails."""
-    model, rank = wrap(None)
-    model.register_comm_hook(None, hook if rank == 1 else allreduce_hook)
-    with pytest.raises((ArithmeticError, TypeError)) as caught:
-        backward(model, X[rank::N])
-    assert all(parameter.grad is None for parameter in model.parameters())
-    with pytest.raises(AutogradError, match="out of step with the other ranks since its backward"):
-        backward(model, X[rank::N])
-    return str(caught.value)
-
-
-@pytest.mark.parametrize("hook", [fail_at_once, fail_later, forget])
-def test_a_hook_that_fails_on_one_rank_fails_backward_on_every(
-    cluster: Cluster, hook: Callable[..., Any]
-) -> None:
-    for error in cluster.run(failing_on_one, hook):
-        assert "no average today" in error or "must return a Future" in error
 
 
 def cut_and_fail(_: object, bucket: GradientBucket) -> Future[Array]:
