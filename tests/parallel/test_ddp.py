@@ -499,24 +499,6 @@ def test_every_rank_raises_where_ranks_differ(
     cluster.run(another_option, [{name: value} for value in values], words)
 
 
-def uneven() -> str:
-    """Rank 2 has one batch less, and goes on to what comes after training."""
-    model, rank = wrap(broadcast_buffers=False)
-    with pytest.raises(CollectiveMismatchError) as caught:
-        for _ in range(3 if rank == 2 else 4):
-            model.zero_grad()
-            loss_of(model(part(rank))).backward()
-        dist.all_reduce(np.zeros(3))
-    assert rank == 2 or all(value is None for value in gradients(model).values())
-    return str(caught.value)
-
-
-def test_a_rank_with_one_batch_less_that_goes_on_is_named(cluster: Cluster) -> None:
-    for error in cluster.run(uneven):
-        assert "DistributedDataParallel backward 4, bucket 0" in error
-        assert "rank 2 ('worker2') called all_reduce(op=SUM, dtype=float64, shape=(3,))" in error
-
-
 # -- failures ----------------------------------------------------------------------------------
 
 
