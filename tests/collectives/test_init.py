@@ -14,7 +14,7 @@ from telegrad.rendezvous import JoinedJob
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
-from tests.conftest import Programs, unused_port
+from tests.conftest import unused_port
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -136,37 +136,3 @@ def test_many_agents_in_one_process() -> None:
             assert "barrier() on group '[1, 0]' on rank" in words
             assert "is refused, since the group is over" in words
         assert not rpc.is_initialized()
-
-
-EITHER_ORDER = """
-import operator
-import os
-import numpy as np
-from telegrad import collectives as dist, rpc
-
-rank = int(os.environ["RANK"])
-if rank == 0:
-    rpc.init_rpc()
-    dist.init_process_group()
-elif rank == 1:
-    dist.init_process_group(name="worker1")
-    rpc.init_rpc("worker1")
-else:
-    dist.init_process_group()
-array = np.full(5, rank + 1.0)
-dist.all_reduce(array)
-assert array.tolist() == [6.0] * 5, array
-if rank < 2:
-    assert rpc.rpc_sync(2, operator.neg, (3,)) == -3
-dist.barrier()
-dist.destroy_process_group()
-assert rpc.is_initialized() == (rank < 2)
-rpc.shutdown()
-print("done")
-"""
-
-
-def test_either_order_in_one_job(programs: Programs) -> None:
-    started = programs.ranks(programs.script(EITHER_ORDER), 3)
-    for each in started:
-        assert each.wait().strip() == "done"
