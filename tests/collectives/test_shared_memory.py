@@ -33,7 +33,6 @@ from telegrad.collectives.shared_memory.queues import QUEUE_BYTES
 from telegrad.collectives.shared_memory.residents import LEAST_BYTES, ResidentPlace, Residents
 from telegrad.collectives.shared_memory.room import Meeting, Room
 from telegrad.errors import CollectiveMismatchError, WorkerLostError
-from telegrad.rpc import RpcOptions
 from telegrad.rpc.seams import Spin
 from telegrad.testing import Cluster
 from telegrad.types import Array
@@ -600,13 +599,6 @@ def test_processes_reduce_arrays_in_shared_memory_in_place() -> None:
         after = cluster.run(remote_code.mapped_memory)
         # That of the last array, here and of two others, and what is not told yet.
         assert all(now <= then + 2 * 3 for now, then in zip(after, before, strict=True))
-
-
-def test_workers_without_local_connections_send_messages() -> None:
-    with Cluster(2, processes=True, options=RpcOptions(direct="tcp")) as cluster:
-        for messages, nbytes in cluster.run(remote_code.counted_in_memory, 3):
-            assert messages > 0
-            assert nbytes > 0
 
 
 def test_a_rank_that_comes_late_is_waited_for_asleep() -> None:
