@@ -54,7 +54,6 @@ def test_objects(n: int) -> None:
 
 
 def exchange_arrays() -> None:
-    """Nobody shares memory with what another rank has, or with its own argument."""
     r = remote_code.begin()
     for size in (3, LARGE):
         own = {"array": np.full(size, float(r))}
@@ -68,6 +67,11 @@ def exchange_arrays() -> None:
         listed[0] += r
         dist.barrier()
         assert listed[0][-1] == 5.0 + r
+
+
+def test_nobody_shares_memory_with_another_rank_or_with_its_own_argument() -> None:
+    with Cluster(3) as cluster:
+        cluster.run(exchange_arrays)
 
 
 class Unknown:
@@ -160,12 +164,6 @@ def with_wrong_arguments() -> None:
 def test_wrong_arguments() -> None:
     with Cluster(2) as cluster:
         cluster.run(with_wrong_arguments)
-
-
-def test_between_processes() -> None:
-    with Cluster(3, processes=True) as cluster:
-        cluster.run(exchange_arrays)
-        cluster.run(exchange, [1, ("a", None), [b"c"]], 1)
 
 
 @pytest.mark.parametrize(
