@@ -88,7 +88,23 @@ def broadcast(
         [[1.0, 1.0], [1.0, 1.0]]
     """
     chosen = group_of(group)
-    return run_call(chosen, _broadcast_call(array, src, chosen, label), async_op, timeout)
+    checked = check_array("broadcast", array, written=True)
+    root = place_of("src", src, chosen)
+
+    def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Steps[None]:
+        return backend.broadcast(arrays[0], root)
+
+    call: Call[None] = array_call(
+        chosen,
+        signature_of("broadcast", checked, label, root=chosen.ranks[root], shape=checked.shape),
+        [checked],
+        run,
+        flat=True,
+        written=True,
+        join=partial(join_in_place, run),
+        by_gpu=run,
+    )
+    return run_call(chosen, call, async_op, timeout)
 
 
 @overload
@@ -146,7 +162,14 @@ def all_gather(
         [[0.0, 1.0], [0.0, 1.0]]
     """
     chosen = group_of(group)
-    return run_call(chosen, _all_gather_call(array, chosen, label), async_op, timeout)
+    checked = check_array("all_gather", array, written=False)
+
+    def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Steps[list[Array]]:
+        return backend.all_gather(arrays[0])
+
+    signature = signature_of("all_gather", checked, label, shape=checked.shape)
+    call: Call[list[Array]] = array_call(chosen, signature, [checked], run, by_gpu=run, heard=True)
+    return run_call(chosen, call, async_op, timeout)
 
 
 @overload
@@ -204,7 +227,16 @@ def all_gather_single(
         [[0, 1, 1], [0, 1, 1]]
     """
     chosen = group_of(group)
-    return run_call(chosen, _all_gather_single_call(array, chosen, label), async_op, timeout)
+    checked = check_array("all_gather_single", array, written=False)
+
+    async def run(backend: Backend, arrays: Sequence[Array], call_of: CallOf) -> Array:
+        return rows_of(await backend.all_gather(arrays[0], lambda r: call_of(r).shape or ()))
+
+    signature = signature_of("all_gather_single", checked, label, shape=checked.shape)
+    call: Call[Array] = array_call(
+        chosen, signature, [checked], run, join=_gather_joined, by_gpu=run, heard=True
+    )
+    return run_call(chosen, call, async_op, timeout)
 
 
 @overload
@@ -269,7 +301,17 @@ def gather(
         [None, [[], [0]]]
     """
     chosen = group_of(group)
-    return run_call(chosen, _gather_call(array, dst, chosen, label), async_op, timeout)
+    checked = check_array("gather", array, written=False)
+    root = place_of("dst", dst, chosen)
+
+    def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Steps[list[Array] | None]:
+        return backend.gather(arrays[0], root)
+
+    signature = signature_of("gather", checked, label, root=chosen.ranks[root], shape=checked.shape)
+    call: Call[list[Array] | None] = array_call(
+        chosen, signature, [checked], run, by_gpu=run, heard=True
+    )
+    return run_call(chosen, call, async_op, timeout)
 
 
 @overload
@@ -341,7 +383,31 @@ def scatter(
         [[1.0, 2.0], [3.0, 4.0]]
     """
     chosen = group_of(group)
-    call = _scatter_call(array, scatter_list, src, chosen, label)
+    checked = check_array("scatter", array, written=True)
+    root = place_of("src", src, chosen)
+    parts: list[Array] = []
+    if chosen.rank == root:
+        parts = check_parts("scatter", scatter_list, chosen)
+        _check_own_part(checked, parts[root])
+    elif scatter_list is not None:
+        raise ValueError(
+            f"scatter_list is for rank {chosen.ranks[root]}, the source, alone; pass None here"
+        )
+
+    def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Steps[None]:
+        return backend.scatter(arrays[0], arrays[1:], root)
+
+    signature = signature_of(
+        "scatter",
+        checked,
+        label,
+        root=chosen.ranks[root],
+        shape=checked.shape,
+        parts=[part.shape for part in parts],
+    )
+    call: Call[None] = array_call(
+        chosen, signature, [checked, *parts], run, flat=True, written=True, by_gpu=run, heard=True
+    )
     return run_call(chosen, call, async_op, timeout)
 
 
@@ -404,7 +470,15 @@ def all_to_all(
         [[[0], [1]], [[0, 0], [1, 1]]]
     """
     chosen = group_of(group)
-    return run_call(chosen, _all_to_all_call(arrays, chosen, label), async_op, timeout)
+    parts = check_parts("all_to_all", arrays, chosen)
+
+    def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Steps[list[Array]]:
+        return backend.all_to_all(arrays)
+
+    shapes = [part.shape for part in parts]
+    signature = signature_of("all_to_all", parts[0], label, parts=shapes)
+    call: Call[list[Array]] = array_call(chosen, signature, parts, run, by_gpu=run, heard=True)
+    return run_call(chosen, call, async_op, timeout)
 
 
 @overload
@@ -476,50 +550,29 @@ def all_to_all_single(
         [[0, 10], [1, 2, 11, 12]]
     """
     chosen = group_of(group)
-    call = _all_to_all_single_call(array, output_split_sizes, input_split_sizes, chosen, label)
+    checked = check_array("all_to_all_single", array, written=False)
+    lengths = check_splits("input_split_sizes", input_split_sizes, checked, chosen)
+    wanted: list[Shape] = []
+    if output_split_sizes is not None:
+        stated = check_lengths("output_split_sizes", output_split_sizes, chosen)
+        wanted = cut_shapes(checked, stated)
+
+    async def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Array:
+        return rows_of(await backend.all_to_all(cut_rows(arrays[0], lengths), arrays[0]))
+
+    signature = signature_of(
+        "all_to_all_single",
+        checked,
+        label,
+        shape=checked.shape,
+        parts=cut_shapes(checked, lengths),
+        wanted=wanted,
+    )
+    call: Call[Array] = array_call(chosen, signature, [checked], run, by_gpu=run, heard=True)
     return run_call(chosen, call, async_op, timeout)
 
 
-# -- the calls -----------------------------------------------------------------------------------
-
-
-def _broadcast_call(array: object, src: object, group: ProcessGroup, label: str) -> Call[None]:
-    checked = check_array("broadcast", array, written=True)
-    root = place_of("src", src, group)
-
-    def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Steps[None]:
-        return backend.broadcast(arrays[0], root)
-
-    return array_call(
-        group,
-        signature_of("broadcast", checked, label, root=group.ranks[root], shape=checked.shape),
-        [checked],
-        run,
-        flat=True,
-        written=True,
-        join=partial(join_in_place, run),
-        by_gpu=run,
-    )
-
-
-def _all_gather_call(array: object, group: ProcessGroup, label: str) -> Call[list[Array]]:
-    checked = check_array("all_gather", array, written=False)
-
-    def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Steps[list[Array]]:
-        return backend.all_gather(arrays[0])
-
-    signature = signature_of("all_gather", checked, label, shape=checked.shape)
-    return array_call(group, signature, [checked], run, by_gpu=run, heard=True)
-
-
-def _all_gather_single_call(array: object, group: ProcessGroup, label: str) -> Call[Array]:
-    checked = check_array("all_gather_single", array, written=False)
-
-    async def run(backend: Backend, arrays: Sequence[Array], call_of: CallOf) -> Array:
-        return rows_of(await backend.all_gather(arrays[0], lambda r: call_of(r).shape or ()))
-
-    signature = signature_of("all_gather_single", checked, label, shape=checked.shape)
-    return array_call(group, signature, [checked], run, join=_gather_joined, by_gpu=run, heard=True)
+# -- what the calls share ------------------------------------------------------------------------
 
 
 async def _gather_joined(
@@ -541,91 +594,9 @@ async def _gather_joined(
     return [each.to_user(rows) for each, rows in zip(staged, joined, strict=True)]
 
 
-def _gather_call(
-    array: object, dst: object, group: ProcessGroup, label: str
-) -> Call[list[Array] | None]:
-    checked = check_array("gather", array, written=False)
-    root = place_of("dst", dst, group)
-
-    def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Steps[list[Array] | None]:
-        return backend.gather(arrays[0], root)
-
-    signature = signature_of("gather", checked, label, root=group.ranks[root], shape=checked.shape)
-    return array_call(group, signature, [checked], run, by_gpu=run, heard=True)
-
-
-def _scatter_call(
-    array: object, scatter_list: object, src: object, group: ProcessGroup, label: str
-) -> Call[None]:
-    checked = check_array("scatter", array, written=True)
-    root = place_of("src", src, group)
-    parts: list[Array] = []
-    if group.rank == root:
-        parts = check_parts("scatter", scatter_list, group)
-        _check_own_part(checked, parts[root])
-    elif scatter_list is not None:
-        raise ValueError(
-            f"scatter_list is for rank {group.ranks[root]}, the source, alone; pass None here"
-        )
-
-    def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Steps[None]:
-        return backend.scatter(arrays[0], arrays[1:], root)
-
-    signature = signature_of(
-        "scatter",
-        checked,
-        label,
-        root=group.ranks[root],
-        shape=checked.shape,
-        parts=[part.shape for part in parts],
-    )
-    return array_call(
-        group, signature, [checked, *parts], run, flat=True, written=True, by_gpu=run, heard=True
-    )
-
-
 def _check_own_part(array: Array, part: Array) -> None:
     if part.shape != array.shape or part.dtype != array.dtype:
         raise ValueError(
             f"the source's own part has shape {part.shape} and dtype {part.dtype}, but its array "
             f"has shape {array.shape} and dtype {array.dtype}"
         )
-
-
-def _all_to_all_call(arrays: object, group: ProcessGroup, label: str) -> Call[list[Array]]:
-    parts = check_parts("all_to_all", arrays, group)
-
-    def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Steps[list[Array]]:
-        return backend.all_to_all(arrays)
-
-    shapes = [part.shape for part in parts]
-    signature = signature_of("all_to_all", parts[0], label, parts=shapes)
-    return array_call(group, signature, parts, run, by_gpu=run, heard=True)
-
-
-def _all_to_all_single_call(
-    array: object,
-    output_split_sizes: object,
-    input_split_sizes: object,
-    group: ProcessGroup,
-    label: str,
-) -> Call[Array]:
-    checked = check_array("all_to_all_single", array, written=False)
-    lengths = check_splits("input_split_sizes", input_split_sizes, checked, group)
-    wanted: list[Shape] = []
-    if output_split_sizes is not None:
-        stated = check_lengths("output_split_sizes", output_split_sizes, group)
-        wanted = cut_shapes(checked, stated)
-
-    async def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Array:
-        return rows_of(await backend.all_to_all(cut_rows(arrays[0], lengths), arrays[0]))
-
-    signature = signature_of(
-        "all_to_all_single",
-        checked,
-        label,
-        shape=checked.shape,
-        parts=cut_shapes(checked, lengths),
-        wanted=wanted,
-    )
-    return array_call(group, signature, [checked], run, by_gpu=run, heard=True)

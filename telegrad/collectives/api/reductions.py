@@ -105,7 +105,18 @@ def all_reduce(
         [[2.0, 1.0], [2.0, 1.0]]
     """
     chosen = group_of(group)
-    return run_call(chosen, _all_reduce_call(array, op, chosen, label), async_op, timeout)
+    checked = check_array("all_reduce", array, written=True)
+    reduction = check_reducible(op, checked.dtype)
+
+    def run(backend: Backend, arrays: Sequence[Array], op: Any) -> Steps[None]:
+        return backend.all_reduce(arrays[0], op)
+
+    signature = signature_of("all_reduce", checked, label, op=reduction.name, shape=checked.shape)
+    join = partial(join_in_place, _with_op(run, combining(reduction)))
+    call: Call[None] = _reduction_call(
+        chosen, signature, [checked], reduction, run, flat=True, written=True, join=join
+    )
+    return run_call(chosen, call, async_op, timeout)
 
 
 @overload
@@ -173,7 +184,20 @@ def reduce(
         [[1.0, 0.0], [2.0, 1.0]]
     """
     chosen = group_of(group)
-    return run_call(chosen, _reduce_call(array, dst, op, chosen, label), async_op, timeout)
+    root = place_of("dst", dst, chosen)
+    checked = check_array("reduce", array, written=chosen.rank == root)
+    reduction = check_reducible(op, checked.dtype)
+
+    def run(backend: Backend, arrays: Sequence[Array], op: Any) -> Steps[None]:
+        return backend.reduce(arrays[0], op, root)
+
+    signature = signature_of(
+        "reduce", checked, label, op=reduction.name, root=chosen.ranks[root], shape=checked.shape
+    )
+    call: Call[None] = _reduction_call(
+        chosen, signature, [checked], reduction, run, flat=True, written=chosen.rank == root
+    )
+    return run_call(chosen, call, async_op, timeout)
 
 
 @overload
@@ -239,7 +263,16 @@ def reduce_scatter(
         [3.0, [3.0, 30.0]]
     """
     chosen = group_of(group)
-    return run_call(chosen, _reduce_scatter_call(arrays, op, chosen, label), async_op, timeout)
+    parts = check_parts("reduce_scatter", arrays, chosen)
+    reduction = check_reducible(op, parts[0].dtype)
+
+    def run(backend: Backend, arrays: Sequence[Array], op: Any) -> Steps[Array]:
+        return backend.reduce_scatter(arrays, op)
+
+    shapes = [part.shape for part in parts]
+    signature = signature_of("reduce_scatter", parts[0], label, op=reduction.name, parts=shapes)
+    call: Call[Array] = _reduction_call(chosen, signature, parts, reduction, run)
+    return run_call(chosen, call, async_op, timeout)
 
 
 @overload
@@ -308,65 +341,9 @@ def reduce_scatter_single(
         [[0.0], [2.0, 4.0]]
     """
     chosen = group_of(group)
-    call = _reduce_scatter_single_call(array, op, split_sizes, chosen, label)
-    return run_call(chosen, call, async_op, timeout)
-
-
-# -- the calls -----------------------------------------------------------------------------------
-
-
-def _all_reduce_call(array: object, op: object, group: ProcessGroup, label: str) -> Call[None]:
-    checked = check_array("all_reduce", array, written=True)
-    reduction = check_reducible(op, checked.dtype)
-
-    def run(backend: Backend, arrays: Sequence[Array], op: Any) -> Steps[None]:
-        return backend.all_reduce(arrays[0], op)
-
-    signature = signature_of("all_reduce", checked, label, op=reduction.name, shape=checked.shape)
-    join = partial(join_in_place, _with_op(run, combining(reduction)))
-    return _reduction_call(
-        group, signature, [checked], reduction, run, flat=True, written=True, join=join
-    )
-
-
-def _reduce_call(
-    array: object, dst: object, op: object, group: ProcessGroup, label: str
-) -> Call[None]:
-    root = place_of("dst", dst, group)
-    checked = check_array("reduce", array, written=group.rank == root)
-    reduction = check_reducible(op, checked.dtype)
-
-    def run(backend: Backend, arrays: Sequence[Array], op: Any) -> Steps[None]:
-        return backend.reduce(arrays[0], op, root)
-
-    signature = signature_of(
-        "reduce", checked, label, op=reduction.name, root=group.ranks[root], shape=checked.shape
-    )
-    return _reduction_call(
-        group, signature, [checked], reduction, run, flat=True, written=group.rank == root
-    )
-
-
-def _reduce_scatter_call(
-    arrays: object, op: object, group: ProcessGroup, label: str
-) -> Call[Array]:
-    parts = check_parts("reduce_scatter", arrays, group)
-    reduction = check_reducible(op, parts[0].dtype)
-
-    def run(backend: Backend, arrays: Sequence[Array], op: Any) -> Steps[Array]:
-        return backend.reduce_scatter(arrays, op)
-
-    shapes = [part.shape for part in parts]
-    signature = signature_of("reduce_scatter", parts[0], label, op=reduction.name, parts=shapes)
-    return _reduction_call(group, signature, parts, reduction, run)
-
-
-def _reduce_scatter_single_call(
-    array: object, op: object, split_sizes: object, group: ProcessGroup, label: str
-) -> Call[Array]:
     checked = check_array("reduce_scatter_single", array, written=False)
     reduction = check_reducible(op, checked.dtype)
-    lengths = check_splits("split_sizes", split_sizes, checked, group)
+    lengths = check_splits("split_sizes", split_sizes, checked, chosen)
 
     def run(backend: Backend, arrays: Sequence[Array], op: Any) -> Steps[Array]:
         return backend.reduce_scatter(cut_rows(arrays[0], lengths), op, arrays[0])
@@ -379,8 +356,12 @@ def _reduce_scatter_single_call(
         shape=checked.shape,
         parts=cut_shapes(checked, lengths),
     )
-    join = partial(_scatter_joined, combining(reduction), group.rank)
-    return _reduction_call(group, signature, [checked], reduction, run, join=join)
+    join = partial(_scatter_joined, combining(reduction), chosen.rank)
+    call: Call[Array] = _reduction_call(chosen, signature, [checked], reduction, run, join=join)
+    return run_call(chosen, call, async_op, timeout)
+
+
+# -- what the calls share ------------------------------------------------------------------------
 
 
 async def _scatter_joined(
