@@ -19,10 +19,6 @@ from tests.patience import with_more_time
 
 # What each of three ranks calls, one after the other; and what the error must say.
 DISAGREEMENTS: dict[str, tuple[Sequence[Sequence[str]], Sequence[str]]] = {
-    "order": (
-        [["barrier", "all_reduce"], ["all_reduce", "barrier"], ["barrier", "all_reduce"]],
-        ["operation 1 of group 'world'", "all_reduce(op=SUM", "barrier()"],
-    ),
     "a step more": (
         [["barrier", "all_gather"], ["barrier", "barrier"], ["barrier", "all_gather"]],
         ["operation 2 of group 'world'", "all_gather(dtype=float64, shape=(3,))", "barrier()"],
@@ -30,13 +26,6 @@ DISAGREEMENTS: dict[str, tuple[Sequence[Sequence[str]], Sequence[str]]] = {
     "both large": (
         [[f"all_reduce {LARGE}"], [f"all_reduce {2 * LARGE}"], [f"all_reduce {LARGE}"]],
         [f"shape=({LARGE},)", f"shape=({2 * LARGE},)"],
-    ),
-    "a part of scatter": (
-        [["scatter from 0, one too long"], ["scatter from 0"], ["scatter from 0"]],
-        [
-            "scatter(src=0, dtype=float64, shape=(2,), parts=[(2,), (2,), (3,)])",
-            "rank 2 ('worker2') called scatter(src=0, dtype=float64, shape=(2,))",
-        ],
     ),
 }
 
@@ -76,12 +65,7 @@ def test_disagreement_of_one_among_many(most: str, one: str, words: list[str]) -
         check_disagreement(cluster, [[most]] * 4 + [[one]] + [[most]] * 4, words)
 
 
-def test_disagreement_between_processes() -> None:
-    with Cluster(3, processes=True) as cluster:
-        check_disagreement(cluster, *DISAGREEMENTS["both large"])
-
-
-@pytest.mark.parametrize("kind", ["shape", "dtype", "large", "large dtype"])
+@pytest.mark.parametrize("kind", ["small", "large"])
 def test_messages_that_do_not_fit(kind: str) -> None:
     with Cluster(3) as cluster:
         said = cluster.run(remote_code.wrong_message, kind)
@@ -94,7 +78,7 @@ def test_messages_that_do_not_fit(kind: str) -> None:
     for each in (*sent, *received, *other):
         if each == "nothing":  # a small message is sent before anyone can tell
             assert each is sent[0]
-            assert not kind.startswith("large")
+            assert kind == "small"
             continue
         assert all(word in each for word in words), each
 

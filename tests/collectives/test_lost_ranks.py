@@ -47,13 +47,8 @@ def start(
 KILLED_IN = [
     "all_reduce",
     f"all_reduce {LARGE * 10}",
-    "broadcast 1",
     "broadcast much",
-    "reduce much",
-    "coalesced much",
-    "gather to 1",
     "scatter from 0",
-    "all_gather_object",
     "gather_object to 0",
 ]
 
@@ -77,16 +72,6 @@ def test_one_of_many_agents_is_killed(what: str) -> None:
         cluster.kill(1)
         for future in waiting.values():
             check_lost(future.result(), "is lost")
-
-
-def test_a_process_that_is_killed_where_it_should_have_come(pool: ThreadPoolExecutor) -> None:
-    with Cluster(3, processes=True, options=NEVER_SILENT) as cluster:
-        cluster.run(remote_code.meet)
-        waiting = start(pool, cluster, f"all_reduce {LARGE}")
-        cluster.kill(1)
-        for future in waiting.values():
-            check_lost(future.result(), "is lost")
-        assert cluster.run(remote_code.go_on_without, 1) == [2.0, 2.0]
 
 
 def test_a_process_that_is_killed_while_data_is_under_way(pool: ThreadPoolExecutor) -> None:
