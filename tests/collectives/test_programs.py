@@ -218,10 +218,13 @@ JOBS: dict[str, tuple[int, dict[str, Any], int, int]] = {
     "2 over gRPC": (2, {"processes": True, "options": RpcOptions(direct=False)}, 8, 3),
 }
 MANY = [pytest.mark.long, pytest.mark.timeout(600)]
+OTHER = pytest.mark.long  # the same messages by another transport
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(9, marks=MANY)], ids=["some", "many"])
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize(
+    "job", [pytest.param(job, marks=OTHER if "over" in job else ()) for job in JOBS]
+)
 def test_programs(job: str, times: int) -> None:
     """Ranks in processes of their own use shared memory where an operation can."""
     n, arguments, examples, long_examples = JOBS[job]
