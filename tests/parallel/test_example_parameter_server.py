@@ -44,15 +44,6 @@ def test_servers_and_trainers_must_be_all_workers(
         parameter_server.parse(world_size=2)
 
 
-@pytest.mark.parametrize("servers", range(1, 8))
-def test_the_parameters_are_shared_out_by_size(servers: int) -> None:
-    sizes = {name: array.size for name, array in parameter_server.make_parameters().items()}
-    shares = parameter_server.share_out(sizes, servers)
-    assert sorted(name for share in shares for name in share) == sorted(sizes)
-    loads = [sum(sizes[name] for name in share) for share in shares]
-    assert max(loads) - min(loads) <= max(sizes.values())
-
-
 # -- modes ---------------------------------------------------------------------------------------
 
 

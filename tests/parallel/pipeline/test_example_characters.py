@@ -61,22 +61,6 @@ def test_four_stages_learn_what_the_model_would_in_one_process() -> None:
     assert len(written) == 15
 
 
-@pytest.mark.usefixtures("_small")
-def test_a_batch_has_pieces_and_what_follows_each_character() -> None:
-    pieces, following = example.draw_batch(np.arange(100), np.random.default_rng(0))
-    assert pieces.shape == (example.BATCH, example.LENGTH)
-    np.testing.assert_array_equal(following, pieces + 1)
-    np.testing.assert_array_equal(pieces, pieces[:, :1] + np.arange(example.LENGTH))
-
-
-def test_the_text_is_long_and_its_characters_have_a_vector_each() -> None:
-    text = example.load_text()
-    assert len(text) > 400_000
-    assert text.min() >= 0
-    assert text.max() < example.CHARACTERS
-    assert example.encode("aé").tolist() == [ord("a"), ord("?")]
-
-
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_example_learns_to_write(programs: Programs, tmp_path: Path) -> None:
