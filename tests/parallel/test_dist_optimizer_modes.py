@@ -25,6 +25,7 @@ from tests.parallel.trained_parts import (
     step,
     values,
 )
+from tests.patience import with_more_time
 
 OWNERS = ("worker0", "worker1")
 TRAINERS = ("worker1", "worker2")
@@ -285,14 +286,16 @@ def test_no_step_of_two_trainers_is_lost(cluster: Cluster) -> None:
 # -- bounded staleness ----------------------------------------------------------------------------
 
 
-def bounded() -> None:
+def bounded(limit: float) -> None:
     part = rpc.remote("worker0", Halves, (0,))
     optimizer = DistributedOptimizer(
         optim.SGD, rrefs_of([part]), lr=2.0**-10, trainers=TRAINERS, staleness=1
     )
     assert optimizer.mode == "bounded"
     # One trainer alone makes two steps and waits, since it is more than one ahead.
-    error, worker = rpc.rpc_sync("worker1", steps_until_late, (optimizer, part), timeout=LONG)
+    error, worker = rpc.rpc_sync(
+        "worker1", steps_until_late, (optimizer, part, limit), timeout=LONG
+    )
     assert "worker 'worker1' waited for worker2" in error
     assert "step 2 of this worker was made" in error
     assert worker == "worker2"
@@ -311,11 +314,11 @@ def bounded() -> None:
 kept: list[Any] = []
 
 
-def steps_until_late(optimizer: DistributedOptimizer, part: Any) -> tuple[str, str]:
+def steps_until_late(optimizer: DistributedOptimizer, part: Any, limit: float) -> tuple[str, str]:
     kept[:] = [optimizer, part]
     some_steps(optimizer, part, 1)
     with pytest.raises(CallTimeoutError) as caught:
-        some_steps(optimizer, part, 1, 0.5)
+        some_steps(optimizer, part, 1, limit)
     return "\n".join([str(caught.value), *caught.value.__notes__]), caught.value.worker
 
 
@@ -333,4 +336,4 @@ def some_steps(optimizer: DistributedOptimizer, part: Any, n: int, timeout: floa
 
 
 def test_a_trainer_that_is_too_far_ahead_waits_for_the_slowest(cluster: Cluster) -> None:
-    cluster.call(0, bounded)
+    with_more_time(lambda limit: cluster.call(0, bounded, limit), 0.5, 5.0)
