@@ -351,6 +351,7 @@ def normalised(broadcast_buffers: bool) -> tuple[bytes, bytes]:
     for _ in range(3):
         loss_of(model(part(rank))).backward()
     own = statistics_of(model)
+    before = dist.world_group().statistics().operations
     with model.no_sync():
         model(part(rank) * 2.0)  # changes nobody else's
     with no_grad():
@@ -358,7 +359,6 @@ def normalised(broadcast_buffers: bool) -> tuple[bytes, bytes]:
     model.eval()
     model(part(rank))
     model.train()
-    before = dist.world_group().statistics().operations
     loss_of(model(part(0))).backward()  # all see the same batch, after they share rank 0's
     buffers, gradients = 2, 1  # messages: one of each dtype of a buffer, and one bucket
     used = dist.world_group().statistics().operations - before
@@ -497,6 +497,24 @@ def test_every_rank_raises_where_ranks_differ(
     cluster: Cluster, name: str, values: list[Any], words: str
 ) -> None:
     cluster.run(another_option, [{name: value} for value in values], words)
+
+
+def uneven() -> str:
+    """Rank 2 has one batch less, and goes on to what comes after training."""
+    model, rank = wrap(broadcast_buffers=False)
+    with pytest.raises(CollectiveMismatchError) as caught:
+        for _ in range(3 if rank == 2 else 4):
+            model.zero_grad()
+            loss_of(model(part(rank))).backward()
+        dist.all_reduce(np.zeros(3))
+    assert rank == 2 or all(value is None for value in gradients(model).values())
+    return str(caught.value)
+
+
+def test_a_rank_with_one_batch_less_that_goes_on_is_named(cluster: Cluster) -> None:
+    for error in cluster.run(uneven):
+        assert "DistributedDataParallel backward 4, bucket 0" in error
+        assert "rank 2 ('worker2') called all_reduce(op=SUM, dtype=float64, shape=(3,))" in error
 
 
 # -- failures ----------------------------------------------------------------------------------
