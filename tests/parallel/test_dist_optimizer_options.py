@@ -28,6 +28,7 @@ from tests.parallel.trained_parts import (
     make_parts,
     rrefs_of,
     step,
+    step_here,
     values,
 )
 
@@ -52,9 +53,7 @@ def groups_over_owners() -> None:
     expected = optim.SGD(grouped(params), lr=0.1)
     for i, x in enumerate(XS[:6]):
         step(optimizer, parts, x)
-        expected.zero_grad()
-        loss_of(own, x).backward()
-        expected.step()
+        step_here(expected, own, x)
         if i == 3:
             for group in (*optimizer.param_groups, *expected.param_groups):
                 group["lr"] /= 2
@@ -73,9 +72,7 @@ def scheduled() -> None:
     schedulers = [optim.OneCycleLR(each, 0.2, 8) for each in (optimizer, expected)]
     for x in XS[:7]:
         step(optimizer, parts, x)
-        expected.zero_grad()
-        loss_of(own, x).backward()
-        expected.step()
+        step_here(expected, own, x)
         for scheduler in schedulers:
             scheduler.step()
         assert schedulers[0].get_last_lr() == schedulers[1].get_last_lr()
@@ -134,9 +131,7 @@ def added_group() -> None:
     expected = optim.SGD(groups, lr=0.1, momentum=0.9)
     for x in XS[:3]:
         step(optimizer, parts, x)
-        expected.zero_grad()
-        loss_of(own, x).backward()
-        expected.step()
+        step_here(expected, own, x)
     assert rpc.statistics().calls_sent - sent == 3 * (3 + 2)  # three forwards, two owners
     close(values(parts), values(own))
     close(list(flat(optimizer.state_dict())), list(flat(expected.state_dict())))
@@ -348,9 +343,7 @@ def saved_and_loaded(before: Sequence[str], after: Sequence[str]) -> None:
     for x in XS[3:6]:
         step(optimizer, parts, x)
         step(again, others, x)
-        single.zero_grad()
-        loss_of(own, x).backward()
-        single.step()
+        step_here(single, own, x)
     close(values(others), values(parts))
     close(values(own), values(parts))
     # And back.

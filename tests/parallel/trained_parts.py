@@ -24,6 +24,7 @@ __all__ = [
     "mean_steps",
     "rrefs_of",
     "step",
+    "step_here",
     "values",
 ]
 
@@ -97,10 +98,15 @@ def here(
     parts = [Part(i) for i in range(n)]
     optimizer = optimizer_class([p for part in parts for p in part.parameters()], **options)
     for x in xs:
-        optimizer.zero_grad()
-        loss_of(parts, x).backward()
-        optimizer.step()
+        step_here(optimizer, parts, x)
     return values(parts)
+
+
+def step_here(optimizer: optim.Optimizer, parts: Sequence[Part], x: Array) -> None:
+    """Makes one step of parts of this worker."""
+    optimizer.zero_grad()
+    loss_of(parts, x).backward()
+    optimizer.step()
 
 
 def close(actual: Sequence[Array], expected: Sequence[Array]) -> None:
