@@ -52,6 +52,6 @@ def test_messages_of_two_ranks(cluster: Cluster) -> None:
 
 
 def test_groups_that_are_not_the_same(cluster: Cluster) -> None:
-    for said, total in cluster.run(test_subgroups.disagrees, "split_group"):
+    for said, total in cluster.run(test_subgroups.disagrees):
         assert said.startswith("CollectiveMismatchError: rank 0 ('worker0') called new_group(")
         assert total == 3.0

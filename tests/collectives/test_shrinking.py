@@ -110,22 +110,6 @@ def test_planned_departures(pool: ThreadPoolExecutor) -> None:
         cluster.run(dist.barrier)
 
 
-def disagree(excluded: list[list[int]]) -> str:
-    mine = excluded[dist.get_rank()]
-    return remote_code.refusal(lambda: dist.shrink_group(ranks_to_exclude=mine))
-
-
-def test_ranks_that_exclude_others() -> None:
-    with Cluster(3) as cluster:
-        cluster.run(remote_code.meet)
-        said = cluster.run(disagree, [[], [2], []])
-        for words in said[:2]:
-            assert words.startswith("CollectiveMismatchError: "), words
-            assert "rank 0 ('worker0') called shrink_group() to [0, 1, 2]" in words
-            assert "rank 1 ('worker1') called shrink_group() to [0, 1]" in words
-        assert said[2].startswith("CollectiveMismatchError: ")
-
-
 def with_wrong_arguments() -> list[str]:
     return [
         remote_code.refusal(lambda: dist.shrink_group(ranks_to_exclude=[dist.get_rank()])),
