@@ -179,6 +179,11 @@ class FakeJob:
         return max(link.clock for link in self.links)
 
 
+def rounds_of(n: int) -> int:
+    """Returns ceil(log2 n)."""
+    return (n - 1).bit_length()
+
+
 def arrays_for(n: int, size: int, dtype: str, seed: int = 0) -> list[Array]:
     """Returns an array for each rank, of small numbers that show where they come from."""
     rng = np.random.default_rng(seed)

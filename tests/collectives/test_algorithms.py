@@ -28,7 +28,7 @@ from telegrad.collectives.select import (
 )
 from telegrad.errors import CollectiveMismatchError, DecodeError
 from telegrad.types import Array
-from tests.collectives.fake_link import FakeJob, arrays_for
+from tests.collectives.fake_link import FakeJob, arrays_for, rounds_of
 
 DTYPES = [
     "float16",
@@ -228,10 +228,6 @@ def test_a_ring_of_many_segments_has_few_under_way(n: int, size: int, seed: int)
     assert job.steps == 2 * (n - 1) + math.ceil(m / ring.AT_ONCE) - 1
     # For a rank that is late, of each rank's own segments in all steps; however many there are.
     assert job.most_waiting <= ring.AT_ONCE * n * 2 * (n - 1)
-
-
-def rounds_of(n: int) -> int:
-    return math.ceil(math.log2(n))
 
 
 @pytest.mark.parametrize("algorithm", [star.reduce, star.reduce_in_blocks])

@@ -29,7 +29,7 @@ from telegrad.collectives.shared_memory.boards import BLOCK_BYTES, STEP
 from telegrad.collectives.shared_memory.residents import LEAST_BYTES
 from telegrad.collectives.shared_memory.room import Room
 from telegrad.types import Array
-from tests.collectives.fake_link import FakeJob
+from tests.collectives.fake_link import FakeJob, rounds_of
 from tests.collectives.test_shared_memory import make_boards, run_ranks
 
 
@@ -41,11 +41,6 @@ class Cost:
     messages: float
     nbytes: float
     signals: int = 0
-
-
-def rounds(n: int) -> int:
-    """Returns ceil(log2 n)."""
-    return (n - 1).bit_length()
 
 
 def depth(n: int) -> int:
@@ -67,11 +62,11 @@ COSTS: dict[str, tuple[Callable[[Link, Array], Steps[Any]], Callable[[int, int],
     ),
     "circulant.all_reduce_in_order": (
         lambda link, x: circulant.all_reduce_in_order(link, x, SUM),
-        lambda n, b: Cost(rounds(n), rounds(n), (n - 1) * (b + 8)),
+        lambda n, b: Cost(rounds_of(n), rounds_of(n), (n - 1) * (b + 8)),
     ),
     "circulant.all_reduce": (
         lambda link, x: circulant.all_reduce(link, x, SUM),
-        lambda n, b: Cost(2 * rounds(n), 2 * rounds(n), (n - 1) * (2 * b / n + 8)),
+        lambda n, b: Cost(2 * rounds_of(n), 2 * rounds_of(n), (n - 1) * (2 * b / n + 8)),
     ),
     "ring.all_reduce": (
         lambda link, x: ring.all_reduce(link, x, SUM),
@@ -79,7 +74,7 @@ COSTS: dict[str, tuple[Callable[[Link, Array], Steps[Any]], Callable[[int, int],
     ),
     "star.reduce": (
         lambda link, x: star.reduce(link, x, SUM, 1),
-        lambda n, b: Cost(rounds(n), 1, b, rounds(n)),
+        lambda n, b: Cost(rounds_of(n), 1, b, rounds_of(n)),
     ),
     "star.reduce_in_blocks": (
         lambda link, x: star.reduce_in_blocks(link, x, SUM, 1),
@@ -91,11 +86,13 @@ COSTS: dict[str, tuple[Callable[[Link, Array], Steps[Any]], Callable[[int, int],
     ),
     "tree.broadcast": (
         lambda link, x: tree.broadcast(link, x, 1),
-        lambda n, b: Cost(rounds(n) + depth(n) - 1, rounds(n), rounds(n) * b, rounds(n)),
+        lambda n, b: Cost(
+            rounds_of(n) + depth(n) - 1, rounds_of(n), rounds_of(n) * b, rounds_of(n)
+        ),
     ),
     "chain.broadcast": (
         lambda link, x: chain.broadcast(link, x, 1),
-        lambda n, b: Cost(rounds(n) + n - 2, chain.segments(b, n), b, rounds(n)),
+        lambda n, b: Cost(rounds_of(n) + n - 2, chain.segments(b, n), b, rounds_of(n)),
     ),
     "direct.all_gather": (
         lambda link, x: direct.all_gather(link, x),
@@ -103,11 +100,11 @@ COSTS: dict[str, tuple[Callable[[Link, Array], Steps[Any]], Callable[[int, int],
     ),
     "circulant.all_gather": (
         lambda link, x: circulant.all_gather(link, x),
-        lambda n, b: Cost(rounds(n), rounds(n), (n - 1) * (b + 24)),
+        lambda n, b: Cost(rounds_of(n), rounds_of(n), (n - 1) * (b + 24)),
     ),
     "dissemination.barrier": (
         lambda link, _: dissemination.barrier(link),
-        lambda n, _: Cost(rounds(n), 0, 0, rounds(n)),
+        lambda n, _: Cost(rounds_of(n), 0, 0, rounds_of(n)),
     ),
 }
 
@@ -265,7 +262,7 @@ TIMES: dict[Any, Callable[[int, int], float]] = {
     ring.all_reduce: lambda n, b: step(1, b / n) + (2 * n - 3) * step(1, b / n, announced=False),
     direct.all_gather: lambda n, b: step(n - 1, b),
     circulant.all_gather: halves,
-    tree.broadcast: lambda n, b: rounds(n) * step(1, b),
+    tree.broadcast: lambda n, b: rounds_of(n) * step(1, b),
     chain.broadcast: pipelined,
 }
 IN_ORDER = [direct.all_reduce, circulant.all_reduce_in_order]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from telegrad.collectives.algorithms import objects as algorithms
 from telegrad.collectives.algorithms.packing import failed, pack, pack_error, unpack
 from telegrad.errors import DecodeError, EncodeError
-from tests.collectives.fake_link import FakeJob
+from tests.collectives.fake_link import FakeJob, rounds_of
 
 
 def objects_of(n: int) -> list[Any]:
@@ -31,10 +30,6 @@ def error_in(packed: Any) -> str:
     with pytest.raises(EncodeError) as raised:
         unpack(packed)
     return str(raised.value)
-
-
-def rounds_of(n: int) -> int:
-    return math.ceil(math.log2(n))
 
 
 @given(st.integers(1, 5), st.integers(0, 4), st.integers(0, 2**16))
