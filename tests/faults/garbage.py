@@ -11,7 +11,6 @@ from telegrad.rpc.call.codec import MessageCodec
 from telegrad.rpc.call.interceptor import Interceptor, Message
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
-from telegrad.transport.session.link import own_endpoints
 from telegrad.wire import Envelope, write_body
 from tests.faults.outcome import Failure, failure_of
 from tests.faults.remote_code import who
@@ -118,8 +117,3 @@ def send_bad_headers(to: str, names: list[str]) -> list[Failure]:
             ends.append(failure_of(lambda: rpc.rpc_sync(to, who, timeout=10.0)))
     spoiler.replaces = None
     return ends
-
-
-def endpoints() -> tuple[str, ...]:
-    """Where this worker says that it listens; its direct port is told in hellos alone."""
-    return own_endpoints(current_agent().exchange)

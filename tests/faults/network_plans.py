@@ -13,8 +13,7 @@ LOST_AFTER = 3.0
 OPTIONS = rpc.RpcOptions(timeout=20.0, init_timeout=20.0, lost_after=LOST_AFTER)
 
 # A cut that lasts is waited for in full.
-CUT_AFTER = 1.0
-CUT_OPTIONS = dataclasses.replace(OPTIONS, lost_after=CUT_AFTER)
+CUT_OPTIONS = dataclasses.replace(OPTIONS, lost_after=1.0)
 
 
 def a_bit_of_everything(seed: int, *, most: int | None = 12) -> FaultPlan:

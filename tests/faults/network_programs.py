@@ -241,20 +241,6 @@ def pass_round(array: Array) -> Array:
     return received
 
 
-def collectives_at_once() -> list[bytes]:
-    """Many operations under way, in two groups."""
-    r, n = begin()
-    turned = dist.new_group([*reversed(range(n))])
-    arrays = [weights(i, 5000) * (r + 1) for i in range(20)]
-    works = [
-        dist.all_reduce(array, group=turned if i % 2 else None, async_op=True)
-        for i, array in enumerate(arrays)
-    ]
-    for work in reversed(works):
-        work.wait()
-    return [each.tobytes() for each in arrays]
-
-
 class Net(nn.Module):
     """Two layers that are the same wherever they are made."""
 
@@ -293,7 +279,6 @@ PROGRAMS: dict[str, Callable[[], list[Any]]] = {
         gradients,
         gradients_in_threads,
         collective_operations,
-        collectives_at_once,
         data_parallel,
     )
 }

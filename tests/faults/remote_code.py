@@ -12,9 +12,6 @@ import numpy as np
 
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
-from telegrad.rendezvous import JoinedJob
-from telegrad.rpc.seams import current_agent
-from telegrad.testing import leaks
 from tests.faults.outcome import Failure, failure_of
 
 LIMIT = 40.0
@@ -114,21 +111,6 @@ def leave() -> float:
     return failure_of(rpc.shutdown).seconds
 
 
-def fetches(to: str, name: str) -> Failure:
-    """Waits for a value that its owner is still making."""
-    rref = rpc.remote(to, hold, (name,), timeout=math.inf)
-    return failure_of(lambda: rref.to_here(timeout=math.inf))
-
-
-async def waits_on_a_loop(to: str, name: str) -> str:
-    return await rpc.rpc_async(to, hold, (name,), timeout=math.inf)
-
-
-def waits_through(via: str, func: Callable[..., Any], to: str, name: str) -> Failure:
-    """Waits for a living worker that waits for another one."""
-    return failure_of(lambda: rpc.rpc_sync(via, func, (to, name), timeout=math.inf))
-
-
 def calls_lost(to: str) -> Failure:
     return failure_of(lambda: rpc.rpc_sync(to, who))
 
@@ -139,13 +121,3 @@ def leaves_with_a_call_in_flight(to: str, name: str) -> Failure:
     release("leaving")
     rpc.shutdown()
     return failure_of(future.wait)
-
-
-def waits_until_dropped(to: str, name: str) -> Failure:
-    """The same as `waits_for`, and then until the coordinator has dropped the worker, too."""
-    failure = waits_for(to, name)
-    membership = current_agent().attachments[JoinedJob]
-    leaks.wait_until_gone(
-        "members", lambda: [each for each in membership.living() if each.info.name == to]
-    )
-    return failure

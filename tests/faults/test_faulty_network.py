@@ -29,17 +29,14 @@ from telegrad.testing import (
     no_leaked_references,
 )
 from tests.faults import network_programs as programs
-from tests.faults.network_plans import CUT_AFTER, CUT_OPTIONS, OPTIONS, a_bit_of_everything
+from tests.faults.network_plans import CUT_OPTIONS, OPTIONS, a_bit_of_everything
 from tests.faults.network_programs import PROGRAMS
 from tests.faults.outcome import Failure, failure_of
 from tests.faults.remote_code import (
     add,
     call_everybody,
     calls_lost,
-    entered,
     gradient_over,
-    release,
-    waits_for,
 )
 from tests.patience import with_more_time
 
@@ -138,37 +135,28 @@ KINDS = {
 }
 
 
+TWICE = (Fault.KILL, Fault.KILL_AFTER, Fault.DROP, Fault.DUPLICATE, Fault.REORDER)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "both",
     [
         (Fault.KILL, Fault.KILL_AFTER),
-        pytest.param((Fault.KILL, Fault.KILL), marks=pytest.mark.long),
-        pytest.param((Fault.KILL_AFTER, Fault.KILL_AFTER), marks=pytest.mark.long),
+        *(pytest.param((fault, fault), marks=pytest.mark.long) for fault in TWICE),
     ],
     ids=lambda both: ", ".join(fault.value for fault in both),
 )
-def test_carriers_that_break_at_a_kind(
+def test_faults_at_a_kind(
     kind: str, both: tuple[Fault, Fault], expected: Callable[[str], list[Any]]
 ) -> None:
-    """Each worker's carrier breaks at the first and at the second; what was lost is sent again."""
+    """They strike each worker's first and second of a kind; what was lost is sent again."""
     name = KINDS[kind]
     rules = [
         FaultRule(fault, kind, at=at, sender=f"worker{r}")
         for r in range(N)
         for at, fault in enumerate(both, start=1)
     ]
-    with Cluster(N, options=OPTIONS, faults=FaultPlan(rules=rules)) as cluster:
-        assert cluster.run(PROGRAMS[name]) == expected(name)
-        assert cluster.network.statistics().killed >= 2
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("fault", [Fault.DROP, Fault.DUPLICATE, Fault.REORDER], ids=str)
-def test_faults_at_a_kind(kind: str, fault: Fault, expected: Callable[[str], list[Any]]) -> None:
-    name = KINDS[kind]
-    rules = [FaultRule(fault, kind, times=2, sender=f"worker{r}") for r in range(N)]
     with Cluster(N, options=OPTIONS, faults=FaultPlan(rules=rules)) as cluster:
         assert cluster.run(PROGRAMS[name]) == expected(name)
         assert cluster.network.statistics().faults >= 2
@@ -244,28 +232,6 @@ def not_held_yet(network: FaultyNetwork, before: int) -> list[str]:
     return [] if network.statistics().held > before else [repr(network)]
 
 
-def test_a_cut_that_lasts_is_a_loss_on_both_sides(pool: ThreadPoolExecutor) -> None:
-    """Both hear it from their calls, within the bound; the third goes on with either."""
-    with Cluster(N, options=CUT_OPTIONS, faults=FaultPlan()) as cluster:
-        cluster.run(call_everybody)
-        waiting = [
-            pool.submit(cluster.call, 0, waits_for, "worker1", "there"),
-            pool.submit(cluster.call, 1, waits_for, "worker0", "back"),
-        ]
-        cluster.call(1, entered, "there")
-        cluster.call(0, entered, "back")
-        cluster.network.partition("worker0", "worker1")
-        for name, each in zip(("worker1", "worker0"), waiting, strict=True):
-            failure = each.result(20.0 * CUT_AFTER)
-            failure.check(WorkerLostError, f"worker {name!r}", "silent for", within=math.inf)
-        cluster.network.heal()
-        for rank, lost in ((0, "worker1"), (1, "worker0")):
-            cluster.call(rank, calls_lost, lost).check(WorkerLostError, repr(lost))  # for good
-            assert cluster.call(rank, gradient_over, "worker2") == [2.0] * 3
-        for name in ("there", "back"):
-            cluster.call(0, release, name)
-
-
 @pytest.mark.parametrize("cut", [("worker2",), ("worker1", "worker2")], ids=repr)
 def test_a_reduction_over_a_cut_that_lasts_raises_on_every_rank(
     cut: tuple[str, ...], pool: ThreadPoolExecutor
@@ -281,21 +247,6 @@ def test_a_reduction_over_a_cut_that_lasts_raises_on_every_rank(
         ]
         assert [each.result() for each in going_on] == [2.0, 2.0]
         cluster.network.heal()
-
-
-def test_who_is_cut_off_from_all_is_lost_and_the_others_go_on() -> None:
-    """It cannot be told that it was evicted; it finds that it has lost everybody."""
-    with Cluster(N, options=CUT_OPTIONS, faults=FaultPlan()) as cluster:
-        cluster.run(call_everybody)
-        cluster.network.partition("worker2")
-        for rank, other in enumerate(("worker2", "worker2", "worker0")):
-            not_lost = partial(not_yet, cluster, rank, other, "WorkerLostError", "EvictedError")
-            leaks.wait_until_gone("worker", not_lost, within=30.0)
-        cluster.network.heal()
-        for rank, other in enumerate(("worker2", "worker2", "worker1")):
-            assert not not_yet(cluster, rank, other, "WorkerLostError", "EvictedError")
-        for rank, other in ((0, "worker1"), (1, "worker0")):
-            assert cluster.call(rank, gradient_over, other) == [2.0] * 3
 
 
 def test_who_is_cut_off_from_the_coordinator_is_evicted_by_it() -> None:
@@ -314,18 +265,3 @@ def not_yet(cluster: Cluster, rank: int, to: str, *errors: str) -> list[str]:
     """Returns how a call ended if it was in none of these errors."""
     failure = cluster.call(rank, calls_lost, to)
     return [] if failure.kind.rpartition(":")[2] in errors else [failure.text]
-
-
-def test_carriers_that_are_broken_while_all_work(
-    pool: ThreadPoolExecutor, expected: Callable[[str], list[Any]]
-) -> None:
-    with Cluster(N, options=OPTIONS, faults=FaultPlan()) as cluster:
-        for name in ("calls", "gradients"):
-            running = pool.submit(cluster.run, PROGRAMS[name])
-            while True:
-                assert cluster.call(0, rpc.rpc_sync, "worker1", add, (1, 2)) == 3
-                cluster.network.kill("worker0")
-                if running.done():
-                    break
-            assert running.result() == expected(name)
-        assert cluster.network.statistics().killed > 2

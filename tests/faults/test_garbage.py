@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import socket
@@ -10,27 +9,17 @@ import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Any
 
 import pytest
 
-from telegrad import pb, rpc
+from telegrad import rpc
 from telegrad.testing import Cluster, held_references, leaks
-from telegrad.transport import Carrier, CarrierClosedError, GrpcTransport
-from telegrad.transport.grpc.options import split_address
-from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
-from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope, Frame, pack_frame
-from tests.break_in.members import enlisted
-from tests.break_in.remote_code import job_name_and_coordinator
 from tests.conftest import TOKEN
 from tests.faults import garbage
 from tests.faults.processes import listeners
 from tests.faults.remote_code import call_everybody, gradient_over, process_id
-from tests.loops import on_loop
 
 SECONDS = 20.0
-COUNT = itertools.count()
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = struct.pack(">I", 0)[1:] + b"\x04\x00" + struct.pack(">I", 0)
 NOISE = random.Random(7).randbytes(100_000)
@@ -78,13 +67,6 @@ def ports(cluster: Cluster) -> list[int]:
     return found
 
 
-def grpc_ports(cluster: Cluster) -> list[int]:
-    """The ports of the job where gRPC answers: of the workers, and of the coordinator."""
-    _, coordinator = cluster.call(0, job_name_and_coordinator)
-    endpoints = [coordinator, *(each for all_ in cluster.run(garbage.endpoints) for each in all_)]
-    return sorted({split_address(each)[1] for each in endpoints if each.startswith("grpc")})
-
-
 @pytest.mark.parametrize("data", RAW.values(), ids=RAW)
 def test_raw_garbage_on_every_port(cluster: Cluster, data: bytes) -> None:
     with ExitStack() as stack:
@@ -100,74 +82,7 @@ def test_raw_garbage_on_every_port(cluster: Cluster, data: bytes) -> None:
         assert cluster.run(call_everybody) == [["worker0", "worker1"]] * 2
 
 
-def test_hundreds_of_strangers_that_say_nothing(cluster: Cluster) -> None:
-    with ExitStack() as stack:
-        for port in ports(cluster) * 40:
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), SECONDS))
-        assert cluster.run(call_everybody) == [["worker0", "worker1"]] * 2
-
-
 # -- strangers that speak gRPC -------------------------------------------------------------------
-
-
-async def until_closed(carrier: Carrier) -> list[bytes]:
-    messages = []
-    with suppress(CarrierClosedError):
-        while True:
-            messages.append(await carrier.receive())
-    await carrier.close()
-    return messages
-
-
-HELLOS = {"empty": b"", "short": b"H\xff\xff", "other": b"x" * 16384, "long": b"H" + NOISE}
-
-
-@pytest.mark.parametrize("hello", HELLOS.values(), ids=HELLOS)
-def test_garbage_in_place_of_a_hello(cluster: Cluster, hello: bytes) -> None:
-    async def talk(port: int) -> list[bytes]:
-        carrier = await GrpcTransport().dial(f"grpc://127.0.0.1:{port}")
-        await carrier.send(hello)
-        return await until_closed(carrier)
-
-    for port in grpc_ports(cluster):
-        (answer,) = on_loop(partial(talk, port))
-        refusal = pb.Refusal.FromString(answer[1:])
-        assert Reason(refusal.reason) is Reason.MALFORMED
-        assert refusal.words
-
-
-FRAMES = {
-    "noise": NOISE[:500],
-    "receipt for nothing": pack_frame(Frame(receipt=12)),
-    "no number": pack_frame(Frame(envelopes=[Envelope("rpc.call", 1)])),
-    "8 EiB announced": pb.Frame(
-        envelopes=[pb.Envelope(number=1, kind="rpc.call", buffer_sizes=[2**63], buffers=[b""])]
-    ),
-    "a call without a body, and goodbye": pb.Frame(
-        envelopes=[pb.Envelope(number=1, kind="rpc.call", call=1)], goodbye=pb.Goodbye(reason="x")
-    ),
-}
-
-
-@pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
-def test_garbage_of_a_member_that_has_only_the_token(cluster: Cluster, frame: Any) -> None:
-    job, coordinator = cluster.call(0, job_name_and_coordinator)
-    payload = frame if isinstance(frame, bytes) else frame.SerializeToString()
-
-    async def talk(port: int, sealed: bool, info: WorkerInfo) -> None:
-        carrier = await GrpcTransport().dial(f"grpc://127.0.0.1:{port}")
-        shake = DialHandshake(Identity(job, info), TOKEN.encode())
-        await carrier.send(shake.hello())
-        shake.takes_answer(await carrier.receive())
-        await carrier.send(shake.prove(0, resumes=False))
-        shake.takes_welcome(await carrier.receive())
-        await carrier.send(shake.frames().seal(payload) if sealed else payload)
-        await until_closed(carrier)
-
-    for port in grpc_ports(cluster):
-        for sealed in (True, False):
-            with enlisted(coordinator, job, TOKEN.encode(), f"mallory{next(COUNT)}") as info:
-                on_loop(partial(talk, port, sealed, info))
 
 
 # -- a member gone mad ---------------------------------------------------------------------------
