@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from telegrad import launch, rpc
+from telegrad import rpc
 from telegrad.testing import Cluster
 from tests.pains import remote_code
 from tests.pains.remote_code import (
-    ask_who,
     outcome,
     who,
 )
 from tests.patience import with_more_time
 
 pytestmark = pytest.mark.usefixtures("forked_processes")
-
-
-@pytest.mark.usefixtures("alone")
-def test_pain_05_the_wrong_network_interface() -> None:
-    """What is bound and what is dialled are two settings; nobody guesses by the host's name."""
-    with pytest.raises(OSError, match=r"192\.0\.2\.1"):
-        rpc.init_rpc(options=rpc.RpcOptions(bind="192.0.2.1"))
-    options = rpc.RpcOptions(bind="127.0.0.2", advertise="127.0.0.2")
-    with rpc.init_rpc(options=options), launch.LocalWorkers(1) as workers:
-        assert rpc.rpc_sync(workers.names[0], ask_who, ("worker0",)) == "worker0"
 
 
 @pytest.mark.long
