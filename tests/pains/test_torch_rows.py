@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -96,34 +95,3 @@ def with_arguments_of_torch() -> None:
 def test_arguments_of_torch_are_refused_in_words() -> None:
     with Cluster(2) as cluster:
         cluster.run(with_arguments_of_torch)
-
-
-def aborts() -> str:
-    r = remote_code.begin()
-    group = dist.new_group([0, 1])
-    if r == 0:
-        group.abort(ValueError("no more data"))
-    return remote_code.refusal(lambda: dist.barrier(group))
-
-
-def test_a_group_is_aborted() -> None:
-    with Cluster(2) as cluster:
-        for said in cluster.run(aborts):
-            assert said.startswith("ValueError: no more data"), said
-
-
-def test_processes_meet_at_a_store() -> None:
-    """`store.add` and `store.wait` stand for torch's `barrier` of a store."""
-    store = MemoryStore()
-    come: list[int] = []
-
-    def meet(n: int) -> int:
-        mine = store.clone()
-        come.append(n)
-        if mine.add("barrier", 1) == 3:
-            mine.set("all here", b"")
-        mine.wait(["all here"], timeout=30.0)
-        return len(come)
-
-    with ThreadPoolExecutor(3) as pool:
-        assert list(pool.map(meet, range(3))) == [3, 3, 3]
