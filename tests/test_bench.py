@@ -131,17 +131,6 @@ def test_what_a_program_that_has_ended_comes_to(
     assert load("programs").outcome(status, output, errors) == found
 
 
-def test_a_case_that_is_repeated_makes_a_report(load: Load) -> None:
-    programs = load("programs")
-    seconds = ["--seconds", "0.001"]
-    reported = programs.repeat("numpy", "numpy_gradients.py", ["perceptron", *seconds])
-    assert reported["version"]
-    assert reported["figures"]["perceptron"]["p50"] > 0
-    assert reported["figures"]["perceptron"]["values"]
-    reported = programs.repeat("numpy", "numpy_gradients.py", ["no such case", *seconds])
-    assert reported == {"error": "this peer has no such case"}
-
-
 class Ranks:
     """Two ranks, of which the other one takes a second for everything; see collectives.Library."""
 
@@ -186,23 +175,6 @@ def test_ranks_that_find_a_wrong_sum_report_nothing(load: Load) -> None:
         collectives.measure(Ranks(), told)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(120)  # processes that import torch
-@pytest.mark.parametrize(
-    ("part", "peer"), [("collectives", "openmpi"), ("collectives", "torch"), ("ddp", "torch")]
-)
-def test_a_peers_ranks_report_the_figure_of_every_row(load: Load, part: str, peer: str) -> None:
-    parts, rounds, programs = load("parts"), load("rounds"), load("programs")
-    if rounds.present([peer], "bench")[1]:
-        pytest.skip(f"{peer} is not installed; make bench does that")
-    for plan, arguments in parts.PARTS[part].plans:
-        program = parts.PARTS[part].programs[peer]
-        reported = programs.run(peer, program, [*arguments, "--seconds", "0.001"])
-        assert reported.get("version"), reported
-        rows = [row for row in parts.ROWS if (row.part, row.plan) == (part, plan)]
-        assert all(rounds.value_of(reported, *row.where) > 0 for row in rows)
-
-
 @pytest.mark.parametrize(("least", "kept", "worst"), [(False, 1.0, 1.32), (True, 1.3, 1.08)])
 def test_a_gate_that_is_missed_may_get_a_tenth_worse(
     load: Load, least: bool, kept: float, worst: float
@@ -233,16 +205,6 @@ def test_lines_are_written_between_the_marks_and_nothing_else_changes(
         assert document.read_text() == broken
 
 
-def test_the_documents_have_the_marks_of_every_table(load: Load) -> None:
-    profiles = [f"profile of {transport}" for transport in ("grpc", "local")]
-    for document, names in ((README, ["figures"]), (PERFORMANCE, ["figures", "growth", *profiles])):
-        text = document.read_text()
-        for name in names:
-            begin, end = load("report").marked(name)
-            assert text.count(begin) == text.count(end) == 1
-            assert text.index(begin) < text.index(end)
-
-
 # -- beside a commit --------------------------------------------------------------------------------------
 
 
@@ -268,28 +230,6 @@ def test_a_row_that_is_more_than_a_tenth_slower_is_marked(load: Load) -> None:
     assert quick.slower(rows["batched updates, images/s"], 0.89)
     assert not quick.slower(rows["batched updates, images/s"], 1.5)
     assert not quick.slower(rows["echo 1 MiB, ms"], 1.09)
-
-
-def test_each_tree_runs_its_own_programs_on_its_own_package(load: Load, tmp_path: Path) -> None:
-    quick, run = load("quick"), load("programs").run
-    trees = {quick.BASE: tmp_path / "base", quick.NOW: tmp_path / "now"}
-    for place in trees.values():
-        (place / "telegrad").mkdir(parents=True)
-        (place / "telegrad" / "__init__.py").touch()
-        (place / "benchmarks" / "peers").mkdir(parents=True)
-        program = place / "benchmarks" / "peers" / "where.py"
-        program.write_text("import json, telegrad\nprint(json.dumps({'at': telegrad.__file__}))\n")
-    ran = [quick.run_one(trees, run, name, "where.py", []) for name in trees]
-    assert ran == [{"at": str(place / "telegrad" / "__init__.py")} for place in trees.values()]
-
-
-def test_what_can_be_compared_needs_no_peer_and_no_second_host(load: Load) -> None:
-    told = load("quick").parse([])
-    assert told.only == ["calls", "grpc", "step", "jobs", "mlp", "collectives", "ddp"]
-    assert told.base == "HEAD"
-    assert not told.fail
-    with pytest.raises(SystemExit):
-        load("quick").parse(["--only", "hosts"])
 
 
 # -- the whole run ---------------------------------------------------------------------------------------
@@ -326,33 +266,6 @@ def test_the_json_holds_machine_versions_rounds_and_who_is_missing(
     assert any(line.startswith("| empty `rpc_sync`, p50, us | 10.0 |") for line in lines)
 
 
-def test_tables_and_plots_go_into_the_documents(
-    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = load("bench")
-    (tmp_path / "docs").mkdir()
-    for document in (README, PERFORMANCE):
-        place = tmp_path / document.relative_to(ROOT)
-        place.write_text(document.read_text())
-    monkeypatch.setattr(bench, "ROOT", tmp_path)
-    monkeypatch.setattr(bench, "DOCS", tmp_path / "docs")
-    monkeypatch.setattr(bench, "python_of", lambda peer: tmp_path)
-    monkeypatch.setattr(bench, "run", lambda *_: {"drawn": ["bench.png"]})
-    found = {"telegrad": {"2 workers": [call(12.0)]}}
-    parts = {"calls": found, "growth": {"telegrad": {"2 workers": [report()]}}}
-    result = {"words": "today", "missing": {}, "skipped": {}, "parts": parts}
-    bench.write(result, tmp_path / "bench.json")
-    row = "| empty `rpc_sync`, p50, us | 12.0 | – | at most 0.33 x torch (median of five runs) |"
-    readme = (tmp_path / "README.md").read_text()
-    assert row in readme
-    assert "bench.png" not in readme
-    performance = (tmp_path / "docs" / "performance.md").read_text()
-    assert row in performance
-    assert "(bench.png)" in performance
-    assert "(bench-growth.png)" not in performance  # it was not drawn
-    assert "| workers | telegrad: calls/s |" in performance
-
-
 def test_tables_are_rendered_from_the_json_alone(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,24 +282,6 @@ def test_tables_are_rendered_from_the_json_alone(
     bench.main()
     assert (tmp_path / "README.md").read_text() == README.read_text()
     assert (docs / "performance.md").read_text() == PERFORMANCE.read_text()
-
-
-def test_a_peer_that_is_not_installed_is_said_with_pips_reason(
-    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rounds = load("rounds")
-    for peer in ("good", "bad"):
-        (tmp_path / peer / "bin").mkdir(parents=True)
-    (tmp_path / "good" / ".installed").touch()
-    (tmp_path / "bad" / "install.log").write_text("Looking\nERROR: No matching distribution\n")
-    monkeypatch.setattr(rounds, "python_of", lambda peer: tmp_path / peer / "bin" / "python")
-    assert rounds.present(["telegrad", "good", "bad", "new"], "bench") == (
-        ["telegrad", "good"],
-        {
-            "bad": "pip could not install it (No matching distribution)",
-            "new": "it is not installed; `make bench` does that",
-        },
-    )
 
 
 def test_other_numbers_than_telegrads_are_told(load: Load) -> None:
