@@ -85,66 +85,6 @@ def test_a_round_is_the_same_whatever_the_order_of_the_observers() -> None:
     assert {0, 1} == {action for actions in found[0] for action in actions}
 
 
-def test_a_round_does_not_wait_for_an_observer_that_left() -> None:
-    agent = rl.Agent(range(3))
-    first, third = agent.act(0, STATES[0]), agent.act(2, STATES[2])
-    assert not first.done()
-    agent.leave(1)
-    assert first.value() in (0, 1)
-    assert third.value() in (0, 1)
-    agent.leave(0)
-    agent.leave(2)
-    assert agent.rounds == 1
-
-
-def test_a_round_that_fails_is_the_error_of_all_who_asked() -> None:
-    agent = rl.Agent(range(2))
-    answers = [agent.act(0, STATES[0]), agent.act(1, STATES[1][:3])]
-    for answer in answers:
-        with pytest.raises(ValueError, match="shape"):
-            answer.value()
-
-
-def test_advantages_are_those_of_the_definition() -> None:
-    rng = np.random.default_rng(1)
-    rewards = rng.normal(size=(2, 6)).astype(np.float32)
-    values = rng.normal(size=(2, 7)).astype(np.float32)
-    ended = np.zeros((2, 6), bool)
-    ended[0, 2] = ended[1, 5] = True
-    expected = np.zeros((2, 6))
-    for row, t in np.ndindex(2, 6):
-        factor = 1.0
-        for s in range(t, 6):
-            following = 0.0 if ended[row, s] else values[row, s + 1]
-            surprise = rewards[row, s] + rl.DISCOUNT * following - values[row, s]
-            expected[row, t] += factor * surprise
-            factor *= rl.DISCOUNT * rl.TRACE
-            if ended[row, s]:
-                break
-    np.testing.assert_allclose(rl.advantages(rewards, ended, values), expected, rtol=1e-4)
-
-
-def test_the_critic_learns_what_is_to_be_expected() -> None:
-    agent = rl.Agent([0])
-    every, state = np.ones(rl.STEPS, bool), STATES[0]
-    for _ in range(30):  # each episode is one step that brings 1
-        for _ in range(rl.STEPS):
-            agent.act(0, state)
-        agent.learn({0: (np.ones(rl.STEPS, np.float32), every, state)})
-    assert agent.policy.values(state).item() == pytest.approx(1.0, abs=0.05)
-
-
-def test_rewards_add_up_over_calls_and_observers() -> None:
-    episodes = rl.Episodes()
-    ones = np.ones(rl.STEPS, np.float32)
-    never, at_ten = np.zeros(rl.STEPS, bool), np.arange(rl.STEPS) == 10
-    state = np.zeros(4, np.float32)
-    episodes.add({0: (ones, never, state), 1: (ones, at_ten, state)})
-    episodes.add({0: (ones, at_ten, state), 1: (ones, at_ten, state)})
-    assert episodes.rewards == [11.0, rl.STEPS + 11.0, float(rl.STEPS)]
-    assert episodes.steps == [22, 2 * rl.STEPS + 22, 2 * rl.STEPS + 22]
-
-
 # -- as its readers run it -----------------------------------------------------------------------
 
 SHORT_AND_DEADLY = """

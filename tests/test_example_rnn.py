@@ -79,37 +79,6 @@ def test_the_split_model_learns_what_it_would_in_one_process() -> None:
         np.testing.assert_allclose(last[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-def test_each_layer_lives_where_the_example_says() -> None:
-    with Cluster(3) as cluster:
-        assert cluster.call(0, owners) == ["worker1", "worker2", "worker1"]
-
-
-def owners() -> list[str]:
-    _, outer, inner = rpc.get_worker_infos()
-    model = example.CharacterModel(5, outer, inner)
-    parts = (model.embedding, model.lstm, model.decoder)
-    return [part.get_module_rref().owner_name() for part in parts]
-
-
-@pytest.mark.usefixtures("_small")
-def test_the_parts_of_the_text_are_read_on_and_on() -> None:
-    symbols = np.arange(250)
-    pieces = list(itertools.islice(example.batches(symbols), 4))
-    assert [starts for _, _, starts in pieces] == [True, False, False, True]
-    for read, following, _ in pieces:
-        assert read.shape == (example.BATCH, example.LENGTH)
-        np.testing.assert_array_equal(following, read + 1)
-    np.testing.assert_array_equal(pieces[1][0], pieces[0][0] + example.LENGTH)
-    np.testing.assert_array_equal(pieces[3][0], pieces[0][0])
-
-
-def test_a_text_is_numbers_and_back() -> None:
-    text = example.Text("abba cab")
-    assert text.encode("cab").tolist() == [3, 1, 2]
-    assert text.decode(text.encode("a cab")) == "a cab"
-    assert text.decode(np.concatenate([text.training, text.held_out])) == "abba cab"
-
-
 # -- what it prints ------------------------------------------------------------------------------
 
 

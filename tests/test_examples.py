@@ -115,33 +115,6 @@ def random_gradients(seed: int) -> list[Array]:
     return [rng.normal(size=p.shape).astype(p.dtype) for p in batch_rpc.make_model().parameters()]
 
 
-def test_a_round_is_one_update_whatever_the_order_of_the_pushes() -> None:
-    pushed = {name: random_gradients(seed) for seed, name in enumerate("abc")}
-    expected = batch_rpc.SharedModel().update(list(pushed.values()))
-    for order in ("abc", "cab", "bca"):
-        shared = batch_rpc.SharedModel()
-        server = batch_rpc.Batched(shared, pushed)
-        answers = [server.push(name, pushed[name]) for name in order]
-        assert shared.updates == 1
-        for answer in answers:
-            np.testing.assert_equal(answer.value(), expected)
-
-
-def test_a_round_does_not_wait_for_a_trainer_that_left() -> None:
-    shared = batch_rpc.SharedModel()
-    server = batch_rpc.Batched(shared, "abc")
-    first, second = server.push("a", random_gradients(0)), server.push("c", random_gradients(2))
-    assert not first.done()
-    server.leave("b")
-    expected = batch_rpc.SharedModel().update([random_gradients(0), random_gradients(2)])
-    np.testing.assert_equal(first.value(), expected)
-    np.testing.assert_equal(second.value(), expected)
-    server.leave("c")
-    assert server.push("a", random_gradients(0)).done()
-    server.leave("a")
-    assert shared.updates == 2
-
-
 def test_an_update_that_fails_is_the_error_of_every_push_of_its_round() -> None:
     server = batch_rpc.Batched(batch_rpc.SharedModel(), "ab")
     wrong = [gradient[:1] for gradient in random_gradients(0)]
