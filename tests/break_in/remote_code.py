@@ -22,7 +22,6 @@ __all__ = [
     "EagerError",
     "ask_the_other",
     "audit_records",
-    "dial",
     "forget_audit",
     "give_back",
     "grpc_port",
@@ -153,12 +152,3 @@ def grpc_port() -> int:
 def members() -> list[rpc.WorkerInfo]:
     """Whom this worker takes for living members."""
     return rpc.get_worker_infos()
-
-
-def dial(endpoint: str) -> str:
-    """Has this worker open a session with whoever listens at an endpoint; returns the error."""
-    try:
-        current_agent().exchange.introduce(endpoint, timeout=20.0)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""

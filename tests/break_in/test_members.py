@@ -19,7 +19,6 @@ from telegrad.transport.session.liveness import MOST_IDLE_FRAMES
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, encode, encode_exception
 from telegrad.wire.document import MARKERS, Tag
-from telegrad.wire.frame import MAX_ENVELOPES
 from tests.break_in import remote_code
 from tests.break_in.conftest import LIMITS, TOKEN, Victim
 from tests.break_in.members import SECONDS
@@ -285,18 +284,6 @@ def test_a_call_that_comes_again_while_it_is_served_is_served_once(victim: Victi
     attacked(victim, attack)
     assert victim.cluster.call(1, remote_code.held) == 1
     victim.cluster.call(1, remote_code.let_go)
-
-
-def test_frames_with_more_envelopes_than_a_write_holds(victim: Victim) -> None:
-    tiny = pb.Envelope(number=1, kind="a").SerializeToString()
-    field = b"\x0a" + bytes([len(tiny)]) + tiny
-
-    async def attack(member: Member) -> None:
-        await member.write(field * (MAX_ENVELOPES + 1))
-        await member.stream.ended()
-
-    attacked(victim, attack)
-    assert cut_off(victim, f"more than {MAX_ENVELOPES} envelopes")["messages"] == 1
 
 
 def test_a_message_that_announces_more_than_may_come(victim: Victim) -> None:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import grpc
 import pytest
 
-from telegrad import pb
 from telegrad.transport import ConnectionLimits
 from telegrad.transport.grpc.health import METHOD as HEALTH
 from telegrad.transport.grpc.health import MOST_QUESTIONS
 from telegrad.transport.limits import MAX_MESSAGE_BYTES
-from telegrad.transport.security.handshake import DialHandshake, Identity, Reason, Underlay
+from telegrad.transport.security.handshake import DialHandshake, Identity
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, pack_frame
-from tests.break_in import remote_code
 from tests.break_in.conftest import TOKEN, Victim
 from tests.break_in.strangers import (
     PREFACE,
@@ -32,7 +28,6 @@ from tests.break_in.strangers import (
     endless_headers,
     grpc_prefix,
     h2_frame,
-    listener,
     opening,
     streams,
 )
@@ -90,37 +85,6 @@ def test_a_recorded_handshake_is_replayed(victim: Victim) -> None:
         said = on_loop(lambda: record(mallory))
         on_loop(lambda: replay(said))
         assert "another token" in refused(victim, "AUTHENTICATION")
-
-
-def test_a_hello_is_altered_on_its_way(victim: Victim) -> None:
-    """Somebody in between takes capabilities away, or another version; the token's holder proves."""
-
-    async def attack() -> tuple[Reason, str]:
-        async with streams(victim.port) as (stream,):
-            told = Underlay(told=("tags.v2", "lanes"))
-            shake = DialHandshake(Identity(victim.job, MALLORY), TOKEN.encode(), underlay=told)
-            hello = pb.Hello.FromString(shake.hello()[1:])
-            hello.capabilities[:] = ["lanes"]
-            await stream.send(b"H" + hello.SerializeToString())
-            shake.takes_answer(await stream.read() or b"")
-            await stream.send(shake.prove(0, resumes=False))
-            return (await stream.ended()).refusal
-
-    assert on_loop(attack)[0] is Reason.AUTHENTICATION
-    refused(victim, "AUTHENTICATION")
-
-
-def test_a_version_without_safety_is_asked_for(victim: Victim) -> None:
-    async def attack() -> None:
-        async with streams(victim.port) as (stream,):
-            shake = DialHandshake(Identity(victim.job, MALLORY), None)
-            hello = pb.Hello.FromString(shake.hello()[1:])
-            hello.oldest_version = hello.newest_version = 0
-            await stream.send(b"H" + hello.SerializeToString(), FRAME)
-            await stream.ended()
-
-    on_loop(attack)
-    assert "no protocol version in common" in refused(victim, "VERSION")
 
 
 def test_a_frame_of_another_connection_is_injected(victim: Victim) -> None:
@@ -309,31 +273,3 @@ def test_questions_about_its_health_that_never_end(victim: Victim) -> None:
         with grpc.insecure_channel(f"127.0.0.1:{victim.port}") as channel:
             ask: Any = channel.unary_unary(HEALTH)
             assert ask(b"", timeout=SECONDS) == b"\x08\x01"
-
-
-# -- a listener that means harm -------------------------------------------------------------------
-
-
-def test_a_proof_is_reflected(victim: Victim) -> None:
-    """A worker dials somebody without the token, who says the worker's own proof back to it."""
-
-    async def open_(_: object, context: Any) -> None:
-        own = pb.Hello.FromString((await context.read())[1:])
-        own.name, own.incarnation, own.nonce = "mallory", 5, bytes(32)
-        await context.write(b"H" + own.SerializeToString())
-        proof = await context.read()
-        assert proof[:1] == b"P"
-        await context.write(b"W" + proof[1:])
-        await context.read()
-
-    async def attack() -> str:
-        async with listener(open_) as port:
-            dial = partial(victim.cluster.call, 1, remote_code.dial, f"grpc://127.0.0.1:{port}")
-            with ThreadPoolExecutor(1) as pool:
-                return await asyncio.get_running_loop().run_in_executor(pool, dial)
-
-    told = on_loop(attack)
-    assert "AuthenticationError" in told
-    assert "another token" in told
-    (record, *_) = victim.told("dial.refused", reason="AUTHENTICATION")
-    assert record["endpoint"].startswith("grpc://127.0.0.1:")

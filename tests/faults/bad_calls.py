@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import gc
 import os
 import pickle
-import subprocess
 import sys
 import threading
 import types
@@ -185,10 +183,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "function not there": newer_here,
     # or does not allow
     "os.system": lambda: sync(os.system, ("exit 3",)),
-    "eval": lambda: sync(builtins.eval, ("1",)),
-    "subprocess.run": lambda: sync(subprocess.run, (["true"],)),
     "pickle.loads": lambda: sync(pickle.loads, (b"N.",)),
-    "np.load": lambda: sync(np.load, ("x.npy",)),
     "private": lambda: sync(_private),
     "private, raw": lambda: raw("tests.faults.bad_calls:_private"),
     "private method, raw": lambda: raw("tests.faults.bad_calls:Model._secret"),
@@ -269,13 +264,6 @@ def kept_alive_by_failures() -> list[str]:
         return [name for name in CALLS if attempt_beside_a_local(name)() is not None]
     finally:
         gc.enable()
-
-
-def asks_to_touch(path: str) -> list[str]:
-    """Asks worker1 for what would leave a mark in the file system."""
-    calls = [("posix:system", f"touch {path}"), ("builtins:open", path, "w"), ("os:mkdir", path)]
-    kinds = [failure_of(functools.partial(raw, *call)).kind for call in calls]
-    return [kind.rpartition(":")[2] for kind in kinds]
 
 
 def too_long(name: str, timeout: float) -> Failure:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -66,10 +65,7 @@ EXPECTED: dict[str, tuple[type[BaseException], tuple[str, ...]]] = {
         ("'worker1' has no 'newer'", "'tests.faults.remote_code'", "run the same version?"),
     ),
     "os.system": (CallRefusedError, (f"{HAVE} 'posix:system'", *ALLOW)),
-    "eval": (CallRefusedError, (f"{HAVE} 'builtins:eval'", *ALLOW)),
-    "subprocess.run": (CallRefusedError, (f"{HAVE} 'subprocess:run'", *ALLOW)),
     "pickle.loads": (CallRefusedError, (f"{HAVE} 'pickle:loads'", *ALLOW)),
-    "np.load": (CallRefusedError, (f"{HAVE} 'numpy:load'", *ALLOW)),
     "private": (EncodeError, ("_private is private", "rename it")),
     "private, raw": (CallRefusedError, (HAVE, "bad_calls:_private", "not a public name")),
     "private method, raw": (CallRefusedError, (HAVE, "_secret", "not a public name")),
@@ -161,12 +157,6 @@ def test_bad_call(cluster: Cluster, name: str) -> None:
 def test_an_error_keeps_nothing_of_its_caller_alive(cluster: Cluster) -> None:
     """A cycle through a traceback would keep RRefs, and with them memory of other workers."""
     assert cluster.call(0, bad_calls.kept_alive_by_failures) == []
-
-
-def test_what_is_refused_does_not_run(cluster: Cluster, tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
-    assert cluster.call(0, bad_calls.asks_to_touch, str(mark)) == ["CallRefusedError"] * 3
-    assert not mark.exists()
 
 
 def test_the_remote_traceback_is_kept(cluster: Cluster) -> None:

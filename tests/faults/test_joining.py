@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from telegrad.errors import (
     AlreadyInitializedError,
     AuthenticationError,
@@ -143,11 +141,3 @@ def test_the_coordinator_is_killed_while_others_wait(programs: Programs, run: in
     assert "coordinator" in failure.message
     assert "start it anew" in failure.message or "missing" in failure.message
     assert_nothing_stays(first.process.pid, second.process.pid)
-
-
-@pytest.mark.parametrize("token", ["", "short"])
-def test_a_token_that_anybody_could_guess(programs: Programs, token: str) -> None:
-    script = programs.script(WAITS.replace("lost_after=2.0", f"lost_after=2.0, token={token!r}"))
-    env = {"WORLD_SIZE": "2", "MASTER_PORT": str(unused_port())}
-    failure = failure_in(read_report(start_rank(programs, script, 0, **env).wait()), "waited")
-    assert "token" in failure.message, failure
