@@ -294,12 +294,6 @@ def test_other_numbers_than_telegrads_are_told(load: Load) -> None:
     assert told == "step, p, step: [1.0, 2.0] and, torch, [1.0, 2.1]"
 
 
-@pytest.mark.parametrize("wrong", [["--rounds", "0"], ["--write", "--quick"], ["--only", "all"]])
-def test_a_command_line_that_cannot_be_is_refused(load: Load, wrong: list[str]) -> None:
-    with pytest.raises(SystemExit):
-        load("bench").parse(wrong)
-
-
 # -- the profile -----------------------------------------------------------------------------------------
 
 
@@ -364,16 +358,3 @@ def test_the_phases_of_a_profile_add_up_to_the_call(load: Load) -> None:
     assert f"| caller | {first.phase} | 20.0 | 22% |" in lines
     assert "| caller | all of these | 90.0 | 100% |" in lines
     assert "| caller | loop | 10.0 | 2.00 |" in lines
-
-
-def test_notes_are_taken_around_a_function_whatever_it_does(load: Load) -> None:
-    events: list[tuple[int, str]] = []
-
-    def fails() -> None:
-        raise ValueError("no")
-
-    noting = load("call_points").noting(fails, "a:A.f", events)
-    with pytest.raises(ValueError, match="no"):
-        noting()
-    assert [where for _, where in events] == ["a:A.f begin", "a:A.f end"]
-    assert events[0][0] <= events[1][0]
