@@ -40,11 +40,15 @@ def test_it_is_called_over_the_connections_that_it_has_opened(
 
 
 @pytest.mark.long
-def test_after_a_cut_it_connects_out_again(make_hosts: MakeHosts, programs: Programs) -> None:
+@pytest.mark.parametrize("firewall", [True, False])
+def test_after_a_cut_it_connects_again(
+    make_hosts: MakeHosts, programs: Programs, firewall: bool
+) -> None:
     """The cut lasts until its connections have been given up, and new ones are dialled in vain."""
     hosts = make_hosts(2)
-    hosts.let_nothing_in(1)
-    options = {"worker1": OUT}
+    if firewall:
+        hosts.let_nothing_in(1)
+    options = {"worker1": OUT} if firewall else {}
     with HostileJob(programs, NAMES[:2], lost_after=PATIENT, bridge=hosts, options=options) as job:
         before = begin(job, [("worker0", "worker1")], 4 * MIB)
         hosts.cut(1)

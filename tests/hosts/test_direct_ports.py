@@ -14,7 +14,7 @@ from tests.faults.hostile_job import HostileJob
 from tests.faults.remote_code import LIMIT
 from tests.hosts import traffic
 from tests.hosts.conftest import MakeHosts
-from tests.hosts.test_partitions import LOOK, MIB, PATIENT, begin, ended_well, progress
+from tests.hosts.test_partitions import MIB, PATIENT, begin, ended_well, progress
 
 NAMES = ("worker0", "worker1")
 DIRECT_PORT = 29600
@@ -115,20 +115,6 @@ def dialled() -> bool:
 
 def _dials(job: HostileJob, name: str) -> bool:
     return job.run(dialled, on=[name])[name]
-
-
-@pytest.mark.long
-def test_what_a_cut_breaks_goes_on_when_it_heals(make_hosts: MakeHosts, programs: Programs) -> None:
-    hosts = make_hosts(2)
-    with HostileJob(programs, NAMES, lost_after=PATIENT, bridge=hosts, options={}) as job:
-        before = begin(job, [("worker0", "worker1")], 4 * MIB)
-        hosts.cut(1)
-        job.run(traffic.wait_for_stall, [*before], LOOK)
-        hosts.end_connections(1)
-        hosts.heal(1)
-        progress(job, 2, progress(job, 0, before))
-        ended_well(job)
-        assert not any(job.run(traffic.losses).values())
 
 
 @pytest.mark.long

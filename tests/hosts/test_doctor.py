@@ -130,14 +130,3 @@ def test_a_host_without_a_route(make_hosts: MakeHosts, run: Run) -> None:
     assert f"this host knows no way to host 0 at {hosts.address(0)}:{PORT}" in words
     assert f"its addresses are {hosts.address(1)} (eth0)" in words
     said(first, code=1)
-
-
-def test_another_token_on_one_host(make_hosts: MakeHosts, run: Run) -> None:
-    hosts = make_hosts(2)
-    first, second = run(hosts, 2, tokens=[TOKEN, "another token of the same length"])
-    words = said(second, code=1)
-    assert "the dialler holds another token" in words
-    assert "set TELEGRAD_TOKEN to the same value on all nodes" in words
-    words = said(first, code=1)
-    assert f"node1 from {hosts.address(1)} (" in words
-    assert "holds another token" in words
