@@ -21,6 +21,7 @@ from telegrad.transport import (
     Transport,
 )
 from tests.loops import on_loop
+from tests.repeated import TRANSPORTS
 
 T = TypeVar("T")
 Scene = Callable[["Pair"], Awaitable[None]]
@@ -66,7 +67,7 @@ class Pair:
         return [await self.listener.receive() for _ in range(count)]
 
 
-@pytest.fixture(params=["inproc", "grpc"])
+@pytest.fixture(params=TRANSPORTS)
 def play(request: pytest.FixtureRequest) -> Callable[..., FaultyNetwork]:
     """Plays a scene on the loop thread between two ends, over each transport."""
 
@@ -132,20 +133,23 @@ def test_a_dropped_message_never_arrives(play: Play) -> None:
     assert network.statistics().dropped == network.statistics().faults == 1
 
 
-def test_a_duplicate_arrives_twice(play: Play) -> None:
-    async def scene(pair: Pair) -> None:
-        await pair.send(ONE, TWO)
-        assert await pair.receive(3) == [ONE, ONE, TWO]
-
-    assert play(scene, FaultRule(Fault.DUPLICATE)).statistics().duplicated == 1
-
-
-def test_a_reordered_message_arrives_behind_the_next_one(play: Play) -> None:
+@pytest.mark.parametrize(
+    ("rule", "arrive", "counted"),
+    [
+        (FaultRule(Fault.DUPLICATE), [ONE, ONE, TWO, THREE], "duplicated: 1"),
+        # Behind the next one.
+        (FaultRule(Fault.REORDER, "rpc.*", times=2), [THREE, ONE, TWO], "reordered: 2"),
+    ],
+    ids=["duplicate", "reorder"],
+)
+def test_messages_arrive_twice_or_late(
+    play: Play, rule: FaultRule, arrive: list[bytes], counted: str
+) -> None:
     async def scene(pair: Pair) -> None:
         await pair.send(ONE, TWO, THREE)
-        assert await pair.receive(3) == [THREE, ONE, TWO]
+        assert await pair.receive(len(arrive)) == arrive
 
-    assert play(scene, FaultRule(Fault.REORDER, "rpc.*", times=2)).statistics().reordered == 2
+    assert counted in repr(play(scene, rule))
 
 
 def test_a_delay_holds_up_what_follows(play: Play) -> None:
