@@ -9,6 +9,7 @@ import multiprocessing.spawn
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -42,10 +43,25 @@ def serve(pipe: Connection, options: rpc.RpcOptions, faults: FaultPlan | None = 
     """Serves requests until told to leave; the end of the pipe ends the process at once."""
     channel = Channel(pipe)
     leave = threading.Event()
-    reader = threading.Thread(
-        target=_read, args=(channel, options, faults, leave), name="cluster-control", daemon=True
-    )
-    reader.start()
+
+    def read_requests() -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                request = channel.receive()
+                threading.Thread(target=answer, args=request, daemon=True).start()
+        os._exit(1)  # the test's process is gone
+
+    def answer(header: Sequence[Any], read: Callable[[], Sequence[Any]]) -> None:
+        number, verb, name = header
+        try:
+            value, error = _do(verb, name, read, options, faults), None
+        except BaseException as raised:
+            value, error = None, raised
+        channel.answer(number, error, value)
+        if verb == "leave":
+            leave.set()
+
+    threading.Thread(target=read_requests, name="cluster-control", daemon=True).start()
     leave.wait()
 
 
@@ -60,37 +76,6 @@ def run_function(func: Callable[..., Any], args: Sequence[Any]) -> Any:
     return asyncio.run(result) if inspect.iscoroutine(result) else result
 
 
-def _read(
-    channel: Channel, options: rpc.RpcOptions, faults: FaultPlan | None, leave: threading.Event
-) -> None:
-    try:
-        while True:
-            header, read = channel.receive()
-            threading.Thread(
-                target=_answer, args=(channel, header, read, options, faults, leave), daemon=True
-            ).start()
-    except (EOFError, OSError):
-        os._exit(1)  # the test's process is gone
-
-
-def _answer(
-    channel: Channel,
-    header: Sequence[Any],
-    read: Callable[[], Sequence[Any]],
-    options: rpc.RpcOptions,
-    faults: FaultPlan | None,
-    leave: threading.Event,
-) -> None:
-    number, verb, name = header
-    try:
-        value, error = _do(verb, name, read, options, faults), None
-    except BaseException as raised:
-        value, error = None, raised
-    channel.answer(number, error, value)
-    if verb == "leave":
-        leave.set()
-
-
 def _do(
     verb: str,
     name: str,
@@ -98,10 +83,11 @@ def _do(
     options: rpc.RpcOptions,
     faults: FaultPlan | None,
 ) -> Any:
-    if verb == "join" and faults is None:
-        rpc.init_rpc(options=options)
-    elif verb == "join" and faults is not None:
-        _join_over_faults(options, FaultyNetwork(faults))
+    if verb == "join":
+        if faults is None:
+            rpc.init_rpc(options=options)
+        else:
+            _join_over_faults(options, FaultyNetwork(faults))
     elif verb == "import":
         _import(name)
     elif verb == "call":
