@@ -241,15 +241,6 @@ def attempt(name: str) -> Failure:
     return failure_of(CALLS[name])
 
 
-def remote_traceback_of(name: str) -> str:
-    """Makes a call that fails and returns `rpc.remote_traceback` of it."""
-    try:
-        CALLS[name]()
-    except Exception as error:
-        return rpc.remote_traceback(error) or ""
-    return "nothing was raised"
-
-
 def kept_alive_by_failures() -> list[str]:
     """Makes each call with garbage collection off; returns those whose errors keep locals alive."""
 
@@ -268,8 +259,3 @@ def kept_alive_by_failures() -> list[str]:
 
 def too_long(name: str, timeout: float) -> Failure:
     return failure_of(lambda: sync(remote_code.hold, (name,), timeout=timeout))
-
-
-def too_long_over_two_hops(name: str) -> Failure:
-    arguments = ("worker0", name)
-    return failure_of(lambda: sync(remote_code.relay, arguments, timeout=0.3))

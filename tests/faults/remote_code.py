@@ -84,10 +84,6 @@ def waits_for(to: str, name: str) -> Failure:
     return failure_of(lambda: rpc.rpc_sync(to, hold, (name,), timeout=math.inf))
 
 
-def relay(to: str, name: str) -> str:
-    return rpc.rpc_sync(to, hold, (name,), timeout=math.inf)
-
-
 def in_background(name: str, func: Callable[..., Failure], *args: Any) -> None:
     """Keeps what a function finds until `found` asks for it."""
 

@@ -29,7 +29,7 @@ MEMBERS = ("'worker0' (rank 0)", "'worker1' (rank 1)")
 TUPLE = ("args must be a tuple or list", "write args=(x,)")
 TIMEOUT = ("timeout must be above 0 seconds", "write timeout=math.inf")
 REGISTER = ("rpc.register_type(Unsendable, encode=..., decode=...)", "make it a dataclass")
-THERE = "remote traceback, from worker 'worker1'"
+THERE = "remote traceback, from worker 'worker1' (process "
 HAVE = "worker 'worker1' does not let the caller 'worker0' have"
 ALLOW = ("call a function of your own", "RpcOptions(callables=[")
 
@@ -159,19 +159,6 @@ def test_an_error_keeps_nothing_of_its_caller_alive(cluster: Cluster) -> None:
     assert cluster.call(0, bad_calls.kept_alive_by_failures) == []
 
 
-def test_the_remote_traceback_is_kept(cluster: Cluster) -> None:
-    text = cluster.call(0, bad_calls.remote_traceback_of, "exception")
-    assert text.startswith("Traceback (most recent call last):")
-    assert "in fails" in text
-    assert text.rstrip().endswith("CustomError: no such thing")
-    assert "serving.py" not in text
-    failure = cluster.call(0, bad_calls.attempt, "exception")
-    assert f"(process {cluster.call(1, remote_code.process_id)})" in failure.text
-    assert failure.fields == {}
-    unknown = cluster.call(0, bad_calls.attempt, "exception unknown here")
-    assert unknown.fields["type_name"] == "nowhere:NobodyHasItError"
-
-
 def test_a_timeout(cluster: Cluster) -> None:
     failure = cluster.call(0, bad_calls.too_long, "slow", 0.3)
     failure.check(
@@ -186,20 +173,3 @@ def test_a_timeout(cluster: Cluster) -> None:
     assert failure.fields["phase"] == "waiting"
     assert 0.3 <= failure.fields["elapsed"] < SOON
     cluster.call(1, remote_code.release, "slow")
-
-
-def test_a_timeout_over_two_hops(cluster: Cluster) -> None:
-    """worker0 → worker1 → worker0: the inner call, without a limit of its own, ends too.
-
-    Both end at the same moment: the reply that says so of the inner one may come before the caller's
-    own clock strikes. The inner one has what the outer one has left: a little less than 0.3 s.
-    """
-    failure = cluster.call(0, bad_calls.too_long_over_two_hops, "nested")
-    inner = THERE in failure.text
-    words = (
-        "hold on 'worker0' took longer than 0."
-        if inner
-        else "relay on 'worker1' took longer than 0.3 s"
-    )
-    failure.check(CallTimeoutError, words)
-    cluster.call(0, remote_code.release, "nested")

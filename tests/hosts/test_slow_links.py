@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from telegrad.errors import WorkerLostError
 from tests.conftest import Programs
 from tests.faults.hostile_job import HostileJob
-from tests.faults.outcome import name_of_class
-from tests.faults.silence import Stalls
 from tests.hosts import traffic
 from tests.hosts.conftest import MakeHosts
 from tests.hosts.test_partitions import (
@@ -16,7 +13,6 @@ from tests.hosts.test_partitions import (
     PATIENT,
     SHORT,
     begin,
-    check_all_lost,
     ended_well,
     progress,
 )
@@ -82,18 +78,3 @@ def test_a_link_that_becomes_very_slow_for_longer_than_lost_after(
         progress(job, 2, progress(job, 0, {calls: 0, "worker0 push worker1": 0}))
         ended_well(job)
         assert not any(job.run(traffic.losses).values())
-
-
-def test_a_link_over_which_hardly_a_byte_comes(make_hosts: MakeHosts, programs: Programs) -> None:
-    """It is as good as cut: both lose each other within the bound."""
-    hosts = make_hosts(2)
-    with (
-        HostileJob(programs, NAMES[:2], lost_after=SHORT, bridge=hosts, options={}) as job,
-        Stalls() as stalls,
-    ):
-        begin(job, [NAMES[:2]], MIB)
-        hosts.limit(1, "1kbit")
-        check_all_lost(job, "worker0", "worker1", stalls)
-        check_all_lost(job, "worker1", "worker0", stalls)
-        [failure] = job.run(traffic.calls, "worker1", on=["worker0"]).values()
-        assert failure.kind == name_of_class(WorkerLostError), failure

@@ -36,12 +36,6 @@ def enter_a_context() -> None:
     KEPT.append(context)
 
 
-def differentiate() -> None:
-    with dist_autograd.context() as context_id:
-        y = rpc.rpc_sync("worker1", double, (tg.tensor([1.0], requires_grad=True),))
-        dist_autograd.backward(context_id, [y.sum()])
-
-
 def test_a_kept_reference_is_named() -> None:
     with Cluster(2) as cluster:
         with no_leaked_references(cluster):  # until it is dropped
@@ -85,9 +79,3 @@ def test_a_failed_value_leaves_nothing_for_the_collector(use: str) -> None:
                 cluster.call(0, use_a_failed_value, use)
         finally:
             gc.enable()
-
-
-@pytest.mark.parametrize("processes", [False, True], ids=["agents", "processes"])
-def test_a_backward_leaves_nothing(processes: bool) -> None:
-    with Cluster(2, processes=processes) as cluster, no_leaked_references(cluster):
-        cluster.call(0, differentiate)
