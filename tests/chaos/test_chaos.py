@@ -13,6 +13,8 @@ from scripts import chaos, chaos_hosts
 from telegrad import collectives
 from telegrad.testing import Cluster
 from tests.chaos import work
+from tests.collectives import test_objects
+from tests.collectives.test_programs import VERBS
 
 SCRIPT = Path(chaos.__file__)
 
@@ -49,7 +51,8 @@ ASKING = {"destroy_process_group", "init_process_group", "is_initialized", "tune
 
 
 def test_every_operation_of_a_group_has_a_row() -> None:
-    used = set(re.findall(r"\bdist\.(\w+)\(", Path(work.__file__).read_text()))
+    texts = [Path(each.__file__).read_text() for each in (work, test_objects)]
+    used = {*VERBS, *re.findall(r"\bdist\.(\w+)\(", "".join(texts))}
     verbs = {name for name in collectives.__all__ if name[0].islower() and "get_" not in name}
     assert not verbs - ASKING - used
     with Cluster(3) as cluster:

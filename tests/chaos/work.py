@@ -42,6 +42,8 @@ from telegrad.errors import (
 from telegrad.testing import faulty_network
 from telegrad.testing.leaks import LeakError, open_descriptors, wait_until_gone
 from telegrad.types import Array
+from tests.collectives.test_objects import exchange as exchange_objects
+from tests.collectives.test_programs import VERBS, run_step
 
 __all__ = [
     "BOUND",
@@ -320,23 +322,12 @@ class Drawn:
         """Returns the array that one rank has for another, no two of which are the same."""
         return self.base * (src * self.n + dst + 1)
 
-    def parts_from(self, src: int) -> list[Array]:
-        return [self.part(src, dst) for dst in range(self.n)]
 
-    def parts_for(self, dst: int) -> list[Array]:
-        return [self.part(src, dst) for src in range(self.n)]
-
-
-def expect_all(found: Sequence[object] | None, right: Sequence[Array]) -> None:
-    """Compares lists of arrays."""
-    for each, wanted in zip(found or (), right, strict=True):
-        expect(each, wanted)
-
-
-def all_reduce(drawn: Drawn) -> None:
-    array = drawn.own(drawn.r)
-    dist.all_reduce(array)
-    expect(array, drawn.total())
+def exchange(verb: str, drawn: Drawn) -> None:
+    """Runs an operation of arrays and compares its result."""
+    lengths = [-(-drawn.base.size // 2)] * drawn.n**2
+    seed = int(drawn.base[0])
+    run_step((verb, "SUM", "float64", drawn.root, "contiguous", False, lengths, seed))
 
 
 def all_reduce_shared(drawn: Drawn) -> None:
@@ -345,56 +336,6 @@ def all_reduce_shared(drawn: Drawn) -> None:
     array[...] = np.resize(drawn.own(drawn.r), SHARED_ITEMS)
     dist.all_reduce(array)
     expect(array, np.resize(drawn.total(), SHARED_ITEMS))
-
-
-def reduce(drawn: Drawn) -> None:
-    array = drawn.own(drawn.r)
-    dist.reduce(array, drawn.root)
-    expect(array, drawn.total() if drawn.r == drawn.root else drawn.own(drawn.r))
-
-
-def reduce_scatter(drawn: Drawn) -> None:
-    expect(dist.reduce_scatter(drawn.parts_from(drawn.r)), sum(drawn.parts_for(drawn.r)))
-
-
-def reduce_scatter_single(drawn: Drawn) -> None:
-    whole = np.concatenate(drawn.parts_from(drawn.r))
-    expect(dist.reduce_scatter_single(whole), sum(drawn.parts_for(drawn.r)))
-
-
-def broadcast(drawn: Drawn) -> None:
-    array = drawn.own(drawn.r)
-    dist.broadcast(array, drawn.root)
-    expect(array, drawn.own(drawn.root))
-
-
-def all_gather(drawn: Drawn) -> None:
-    expect_all(dist.all_gather(drawn.own(drawn.r)), [drawn.own(q) for q in range(drawn.n)])
-
-
-def all_gather_single(drawn: Drawn) -> None:
-    found = dist.all_gather_single(drawn.own(drawn.r))
-    expect(found, np.concatenate([drawn.own(q) for q in range(drawn.n)]))
-
-
-def gather(drawn: Drawn) -> None:
-    found = dist.gather(drawn.own(drawn.r), drawn.root)
-    expect_all(found, [drawn.own(q) for q in range(drawn.n)] if drawn.r == drawn.root else [])
-
-
-def scatter(drawn: Drawn) -> None:
-    array, root = np.empty_like(drawn.base), drawn.root
-    dist.scatter(array, drawn.parts_from(root) if drawn.r == root else None, root)
-    expect(array, drawn.part(root, drawn.r))
-
-
-def all_to_all(drawn: Drawn) -> None:
-    expect_all(dist.all_to_all(drawn.parts_from(drawn.r)), drawn.parts_for(drawn.r))
-
-
-def all_to_all_single(drawn: Drawn) -> None:
-    found = dist.all_to_all_single(np.concatenate(drawn.parts_from(drawn.r)))
-    expect(found, np.concatenate(drawn.parts_for(drawn.r)))
 
 
 def pairs_one_by_one(drawn: Drawn) -> None:
@@ -435,44 +376,9 @@ def pairs_in_a_batch(drawn: Drawn) -> None:
         expect(array, drawn.part(src, r))
 
 
-def all_gather_object(drawn: Drawn) -> None:
-    found = dist.all_gather_object({"rank": drawn.r, "array": drawn.own(drawn.r)})
-    expect([each["rank"] for each in found], range(drawn.n))
-    expect_all([each["array"] for each in found], [drawn.own(q) for q in range(drawn.n)])
-
-
-def gather_object(drawn: Drawn) -> None:
-    found = dist.gather_object((drawn.r, "word"), dst=drawn.root)
-    at_root = [(q, "word") for q in range(drawn.n)]
-    expect(found == (at_root if drawn.r == drawn.root else None), True)
-
-
-def broadcast_object_list(drawn: Drawn) -> None:
-    objects: list[Any] = [drawn.r, drawn.own(drawn.r)]
-    dist.broadcast_object_list(objects, drawn.root)
-    expect(objects[0], drawn.root)
-    expect(objects[1], drawn.own(drawn.root))
-
-
-def scatter_object_list(drawn: Drawn) -> None:
-    objects = [{"for": q, "array": drawn.own(q)} for q in range(drawn.n)]
-    found = dist.scatter_object_list(objects if drawn.r == drawn.root else None, drawn.root)
-    expect(found["for"], drawn.r)
-    expect(found["array"], drawn.own(drawn.r))
-
-
-def object_lists_in_a_ring(drawn: Drawn) -> None:
-    """Each rank sends objects to the next one; even ones send first."""
-    r, n = drawn.r, drawn.n
-    received: list[Any] = [None, None]
-    sends_first = r % 2 == 0
-    for sends in (sends_first, not sends_first):
-        if sends and n > 1:
-            dist.send_object_list([r, drawn.own(r)], (r + 1) % n)
-        elif n > 1:
-            src = dist.recv_object_list(received, (r - 1) % n)
-            expect([src, received[0]], [(r - 1) % n] * 2)
-            expect(received[1], drawn.own(src))
+def objects(drawn: Drawn) -> None:
+    """Every operation of objects."""
+    exchange_objects([[q, "word", drawn.own(q).tobytes()] for q in range(drawn.n)], drawn.root)
 
 
 def objects_that_cannot_travel(drawn: Drawn) -> None:
@@ -593,10 +499,8 @@ def barrier(_: Drawn) -> None:
 
 
 COLLECTIVES: list[Callable[[Drawn], None]] = [
-    all_reduce, all_reduce_shared, reduce, reduce_scatter, reduce_scatter_single, broadcast,
-    all_gather, all_gather_single, gather, scatter, all_to_all, all_to_all_single,
-    pairs_one_by_one, pairs_at_once, pairs_in_a_batch, all_gather_object, gather_object,
-    broadcast_object_list, scatter_object_list, object_lists_in_a_ring, objects_that_cannot_travel,
+    *(partial(exchange, verb) for verb in VERBS), all_reduce_shared,
+    pairs_one_by_one, pairs_at_once, pairs_in_a_batch, objects, objects_that_cannot_travel,
     groups, smaller_group, data_parallel, joined, hooked, rows, coalesced, barrier,
 ]  # fmt: skip
 
