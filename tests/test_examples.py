@@ -176,14 +176,12 @@ def test_the_pipeline_learns_digits(programs: Programs, epochs: int | None, leas
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize(
-    ("epochs", "least"), [(2, 60.0), pytest.param(None, 94.0, marks=pytest.mark.long)]
-)
+@pytest.mark.long  # that it computes the right gradients is tested below
 def test_the_pipeline_by_hand_learns_digits_with_micro_batches_in_flight(
-    programs: Programs, epochs: int | None, least: float
+    programs: Programs,
 ) -> None:
-    accuracy, output = learn(programs, "pipeline_by_hand", "3", epochs, "train()")
-    assert accuracy >= least
+    accuracy, output = learn(programs, "pipeline_by_hand", "3", None, "train()")
+    assert accuracy >= 94.0
     in_flight = re.search(r"in flight at one time: (\d) from stage 0 on, (\d) from", output)
     assert in_flight is not None, output
     assert int(in_flight[1]) >= 2
