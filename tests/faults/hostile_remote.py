@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -141,41 +142,24 @@ class HeldModule(Linear):
         if where == self._where:
             hold(self._held)
 
-    def forward(self, x: Any) -> Any:
-        self._stop("forward")
-        return super().forward(x)
 
-    def parameters(self) -> Iterator[Any]:
-        self._stop("parameters")
-        return super().parameters()
+def _stopping(where: str) -> Callable[..., Any]:
+    """Returns a method of `Linear` that stops first, if it is the one to stop in."""
+    method = getattr(Linear, where)
 
-    def state_dict(self) -> dict[str, Any]:
-        self._stop("state_dict")
-        return super().state_dict()
+    @functools.wraps(method)
+    def stopping(module: HeldModule, *args: Any, **kwargs: Any) -> Any:
+        module._stop(where)
+        return method(module, *args, **kwargs)
 
-    def state_shapes(self) -> dict[str, Any]:
-        self._stop("state_shapes")
-        return super().state_shapes()
+    return stopping
 
-    def load_state_dict(self, state: Any, *, strict: bool = True) -> None:
-        self._stop("load_state_dict")
-        super().load_state_dict(state, strict=strict)
 
-    def train(self, mode: bool = True) -> Any:
-        self._stop("train")
-        return super().train(mode)
-
-    def to(self, device: str) -> Any:
-        self._stop("to")
-        return super().to(device)
-
-    def zero_grad(self) -> None:
-        self._stop("zero_grad")
-        super().zero_grad()
-
-    def requires_grad_(self, requires_grad: bool = True) -> Any:
-        self._stop("requires_grad_")
-        return super().requires_grad_(requires_grad)
+for _where in (
+    *("forward", "parameters", "state_dict", "state_shapes", "load_state_dict"),
+    *("train", "to", "zero_grad", "requires_grad_"),
+):
+    setattr(HeldModule, _where, _stopping(_where))
 
 
 class HeldOptimizer(SGD):
