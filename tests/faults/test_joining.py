@@ -15,21 +15,10 @@ from telegrad.errors import (
 from tests.conftest import TOKEN, Program, Programs, unused_port
 from tests.faults.outcome import Failure, read_report
 from tests.faults.processes import assert_nothing_stays
+from tests.faults.programs.joining import verbs
 from tests.repeated import repeated
 
 SCRIPT = Path(__file__).parent / "programs" / "joining.py"
-NEEDS_AN_AGENT = [
-    "rpc_sync",
-    "rpc_async",
-    "remote",
-    "RRef",
-    "get_worker_info",
-    "get_worker_infos",
-    "statistics",
-    "context",
-    "backward",
-    "parameter_rrefs",
-]
 CALL_INIT = ("no agent runs in this process", "call rpc.init_rpc() first")
 
 
@@ -75,7 +64,7 @@ def test_everything_that_goes_wrong_around_joining(programs: Programs, run: int)
 
 
 def check_calls_without_an_agent(report: dict[str, object], when: str) -> None:
-    for name in NEEDS_AN_AGENT:
+    for name in verbs():
         failure_in(report, f"{when}: {name}").check(NotInitializedError, *CALL_INIT)
 
 
