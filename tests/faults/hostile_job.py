@@ -24,10 +24,13 @@ from telegrad.wire import name_of
 from tests.conftest import Program, Programs, unused_port
 from tests.hosts.namespaces import Hosts
 
-__all__ = ["Fault", "HostileJob"]
+__all__ = ["LOST_AFTER", "Fault", "HostileJob"]
 
 T = TypeVar("T")
 Fault = Literal["killed", "stopped", "cut"]
+# For `RpcOptions`, by the fault. Who is stopped or cut off falls silent; who is killed is missed at
+# once, long before this.
+LOST_AFTER: dict[Fault, float] = {"killed": 40.0, "stopped": 2.0, "cut": 2.0}
 
 ANSWER = 50.0  # seconds for one answer of a worker; it has limits of its own, which are shorter
 PORT = 29500  # of the coordinator in a namespace, where nobody else listens

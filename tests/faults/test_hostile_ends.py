@@ -8,17 +8,14 @@ from telegrad.errors import EvictedError, RendezvousError
 from telegrad.testing import leaks
 from tests.conftest import Programs
 from tests.faults import hostile_table as table
-from tests.faults.hostile_job import Fault, HostileJob
+from tests.faults.hostile_job import LOST_AFTER, Fault, HostileJob
 from tests.faults.hostile_row import ROLES
 from tests.hosts.namespaces import Hosts
-
-FAULTS = ["killed", "stopped", "cut"]
-LOST_AFTER: dict[Fault, float] = {"killed": 40.0, "stopped": 2.0, "cut": 2.0}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("run", range(5))
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", LOST_AFTER)
 @pytest.mark.parametrize("victim", ["owner", "callee"])
 def test_a_worker_lost_while_others_shut_down(
     programs: Programs, bridge: Hosts | None, fault: Fault, victim: str, run: int
@@ -45,7 +42,7 @@ def test_a_worker_lost_while_others_shut_down(
 
 @pytest.mark.long
 @pytest.mark.parametrize("run", range(5))
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", LOST_AFTER)
 def test_a_worker_lost_while_others_join(
     programs: Programs, bridge: Hosts | None, fault: Fault, run: int
 ) -> None:

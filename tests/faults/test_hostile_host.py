@@ -9,7 +9,7 @@ from telegrad.testing import leaks
 from tests.conftest import Programs
 from tests.faults import abandoned
 from tests.faults import hostile_table as table
-from tests.faults.hostile_job import Fault, HostileJob
+from tests.faults.hostile_job import LOST_AFTER, Fault, HostileJob
 from tests.faults.hostile_row import ROLES, VICTIMS
 from tests.faults.hostile_table import ROWS
 from tests.faults.outcome import name_of_class
@@ -18,7 +18,6 @@ from tests.hosts.namespaces import Hosts
 
 HOST = "witness"
 OTHERS = list(VICTIMS)
-LOST_AFTER: dict[Fault, float] = {"killed": 40.0, "stopped": 2.0, "cut": 2.0}
 OF_THE_STORE = {"store_get", "store_wait"}  # which the coordinator holds
 
 

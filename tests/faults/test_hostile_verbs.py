@@ -15,15 +15,13 @@ from telegrad.errors import CallCancelledError, EvictedError, WorkerLostError
 from telegrad.testing import held_references, leaks
 from tests.conftest import Programs
 from tests.faults import hostile_table as table
-from tests.faults.hostile_job import Fault, HostileJob
+from tests.faults.hostile_job import LOST_AFTER, Fault, HostileJob
 from tests.faults.hostile_row import ROLES, VICTIMS, Row
 from tests.faults.hostile_table import ROWS
 from tests.faults.outcome import Failure, name_of_class
 from tests.faults.silence import Stalls, check_silence
 from tests.hosts.namespaces import Hosts
 
-# Who is stopped or cut off falls silent; who is killed is missed at once, long before this.
-LOST_AFTER: dict[Fault, float] = {"killed": 40.0, "stopped": 2.0, "cut": 2.0}
 AT_ONCE = 20.0
 
 # A job that is cut runs in network namespaces, with interpreters that are executed: 4 s.
