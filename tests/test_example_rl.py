@@ -67,24 +67,6 @@ def test_rewards_on_workers_are_those_without_a_network(
     assert "mean reward of the last 30" in capsys.readouterr().out
 
 
-# -- rounds --------------------------------------------------------------------------------------
-
-STATES = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
-
-
-def test_a_round_is_the_same_whatever_the_order_of_the_observers() -> None:
-    found = []
-    for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
-        agent = rl.Agent(range(3))
-        answers = [
-            {number: agent.act(number, STATES[number]) for number in order} for _ in range(10)
-        ]
-        assert agent.rounds == 10
-        found.append([[answer[number].value() for number in range(3)] for answer in answers])
-    assert found[0] == found[1] == found[2]
-    assert {0, 1} == {action for actions in found[0] for action in actions}
-
-
 # -- as its readers run it -----------------------------------------------------------------------
 
 SHORT_AND_DEADLY = """
