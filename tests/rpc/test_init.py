@@ -6,14 +6,12 @@ import os
 import socket
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from telegrad import nn, rpc
 from telegrad.errors import (
     AlreadyInitializedError,
-    AuthenticationError,
     EncodeError,
     NotInitializedError,
     RendezvousTimeoutError,
@@ -100,25 +98,6 @@ def test_a_port_in_use() -> None:
         with pytest.raises(OSError, match=str(port)):
             rpc.init_rpc(options=rpc.RpcOptions(port=port))
     assert not rpc.is_initialized()
-
-
-def test_a_wrong_token() -> None:
-    """Who has it is refused; the others wait on for one that has theirs."""
-    address = f"tcp://127.0.0.1:{unused_port()}"
-
-    def join(rank: int) -> rpc.Agent:
-        options = rpc.RpcOptions(token=TOKEN, init_timeout=20.0)
-        name = f"worker{rank}"
-        return rpc.Agent(name, rank=rank, world_size=2, init_method=address, options=options)
-
-    with ThreadPoolExecutor(1) as pool:
-        hosting = pool.submit(join, 0)
-        options = rpc.RpcOptions(token="another token than theirs", init_timeout=20.0)
-        with pytest.raises(AuthenticationError):
-            rpc.init_rpc(rank=1, world_size=2, init_method=address, options=options)
-        assert not hosting.done()
-        for agent in (join(1), hosting.result()):
-            agent.shutdown(graceful=False)
 
 
 def test_wrong_arguments() -> None:

@@ -259,22 +259,6 @@ def test_a_callback_that_was_removed_is_not_called(make_world: MakeWorld) -> Non
     assert removed.names() == []
 
 
-def test_a_callback_may_shut_the_agent_down(make_world: MakeWorld) -> None:
-    world = make_world(2)
-    first, second = world.join_all()
-    done = threading.Event()
-
-    def lost(worker: rpc.WorkerInfo, error: WorkerLostError) -> None:
-        rpc.shutdown()
-        done.set()
-
-    with seams.use_agent(first):
-        rpc.on_loss(lost)
-    world.kill(second)
-    assert done.wait(LIMIT)
-    assert first.life.ended
-
-
 def test_what_is_no_callback(make_world: MakeWorld) -> None:
     agent = make_world(1).join(0)
 
