@@ -64,6 +64,7 @@ FORMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
     "bound method, inherited": (Place(1, 2).moved_later, (3,), {}, Place(4, 2)),
     "method of a class in a class": (Outer.Inner.deep, (4,), {}, -4),
     "async_execution": (form_code.sum_over, ("w2", 1, 2), {}, 3),
+    "object that can be called, as an argument": (form_code.passes, (Threshold(1), 2), {}, True),
 }
 
 
@@ -220,21 +221,6 @@ def test_functions_of_the_standard_library_are_the_callees_to_allow(make_job: Ma
     allowing = make_job(2, callables=["math.*"])
     with seams.use_agent(allowing.agents[0]):
         assert rpc.rpc_sync("w1", math.factorial, (4,)) == 24
-
-
-def test_no_arguments_may_be_none_as_in_torch(job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
-        assert rpc.rpc_sync("w1", form_code.what_ran, None, None) == []
-        assert rpc.rpc_async("w1", form_code.what_ran, args=None).wait() == []
-        assert rpc.remote("w1", form_code.what_ran, None).to_here() == []
-        assert rpc.gather([("w1", form_code.what_ran, None)]).wait() == [[]]
-
-
-def test_an_object_that_can_be_called_travels_as_an_argument(job: Job) -> None:
-    """Where the words for a `func` send the reader: as an argument, and through an RRef."""
-    with seams.use_agent(job.agents[0]):
-        assert rpc.rpc_sync("w1", form_code.passes, (Threshold(1), 2)) is True
-        assert rpc.remote("w1", Threshold, (1,)).rpc_sync()(2) is True
 
 
 def test_wrong_arguments_are_an_error_of_the_function(job: Job) -> None:

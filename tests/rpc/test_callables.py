@@ -69,7 +69,7 @@ def test_the_arguments_of_a_refused_call_are_not_decoded(exposed: Job) -> None:
 
 def test_nor_are_those_of_a_call_of_nothing(job: Job) -> None:
     named = {"func": f"{code.__name__}:forgotten", "args": [code.Parcel("x")], "kwargs": {}}
-    with pytest.raises(FunctionNotFoundError):
+    with pytest.raises(FunctionNotFoundError, match="forgotten"):
         job.on(0, lambda: by_hand(job.agents[1].info, "rpc.call", **named))
     assert code.built == []
 
