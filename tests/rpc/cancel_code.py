@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -195,10 +194,6 @@ def run_until_cancelled_looking_anew(name: str) -> None:
     while not here().cancelled:
         pause.wait(0.001)
     gates(f"{name}-cancelled").set()
-
-
-def leaves_a_context_behind(name: str) -> None:
-    notes(name).put(contextvars.copy_context())
 
 
 class Model:

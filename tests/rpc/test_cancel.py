@@ -94,13 +94,6 @@ def test_a_plain_future() -> None:
         future.set_result(1)
 
 
-def test_a_completed_future_keeps_its_value() -> None:
-    future: rpc.Future[int] = rpc.Future()
-    future.set_result(3)
-    assert not future.cancel()
-    assert future.value() == 3
-
-
 def test_the_error_is_what_users_of_futures_catch_and_no_cancellation_of_a_task() -> None:
     assert issubclass(CallCancelledError, concurrent.futures.CancelledError)
     assert not issubclass(CallCancelledError, asyncio.CancelledError)
@@ -129,14 +122,6 @@ def test_what_then_returned_is_cancelled_alone_and_its_callback_spared() -> None
     assert not parent.done()
     parent.set_result(2)
     assert (parent.value(), other.value(), ran) == (2, 4, [])
-
-
-def test_cancelling_a_parent_fails_its_children() -> None:
-    parent: rpc.Future[int] = rpc.Future()
-    child = parent.then(lambda done: 2 * done.value())
-    parent.cancel()
-    with pytest.raises(CallCancelledError):
-        child.value()
 
 
 def test_it_tells_its_maker_before_a_callback_runs_and_once() -> None:
@@ -215,14 +200,6 @@ def test_the_callee_is_told_which_of_both_it_is(job: Job) -> None:
     assert isinstance(notes("told").get(timeout=20), CallTimeoutError)
     with pytest.raises(CallTimeoutError):
         future.wait()
-    assert_nothing_is_left(job)
-
-
-def test_a_call_to_oneself(job: Job) -> None:
-    future = call(job, 0, cancel_code.run_until_cancelled, "self", to="w0")
-    assert entered("self")
-    assert future.cancel()
-    assert cancelled("self")
     assert_nothing_is_left(job)
 
 
@@ -511,12 +488,6 @@ def test_a_thread_of_a_cancelled_coroutine_is_told(job: Job) -> None:
     future.cancel()
     assert cancelled("to-thread")
     assert_nothing_is_left(job)
-
-
-def test_what_an_answered_call_left_behind_serves_it_no_more(job: Job) -> None:
-    call(job, 0, cancel_code.leaves_a_context_behind, "context").wait()
-    context = notes("context").get(timeout=20)
-    assert context.run(rpc.current_call) is None
 
 
 # -- the pieces

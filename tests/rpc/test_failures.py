@@ -238,16 +238,6 @@ def test_timeout(job: Job) -> None:
         assert rpc.rpc_sync("w1", remote_code.who) == "w1"
 
 
-def test_expiry_cancels_a_coroutine(expire: Callable[[rpc.Future[Any]], None], job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
-        future = rpc.rpc_async("w1", remote_code.hold_async, ("cancel",))
-        assert remote_code.entered("cancel")
-        expire(future)
-        with pytest.raises(CallTimeoutError):
-            future.wait()
-    assert remote_code.gates("cancel-cancelled").wait(20)
-
-
 def test_nested_calls_inherit_what_is_left(job: Job) -> None:
     with seams.use_agent(job.agents[0]):
         arguments = ("w2", 500.0)
@@ -346,14 +336,6 @@ def test_a_reply_that_nobody_reads_is_given_back(
 
         leaks.wait_until_gone("replies", unheard)
     assert ("incoming", True) not in [each[:2] for each in recorder.heard]
-
-
-def test_a_failed_encode_leaves_nothing_with_interceptors(job: Job) -> None:
-    recorder = Recorder()
-    job.agents[0].codec.add(recorder)
-    with seams.use_agent(job.agents[0]), pytest.raises(EncodeError):
-        rpc.rpc_sync("w1", remote_code.echo, (remote_code.Unsendable(),))
-    assert recorder.heard == []
 
 
 def test_a_coroutine_that_holds_the_user_loop_is_named_once(
