@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from telegrad import collectives, dist_autograd, nn, rpc
-from telegrad.autograd import Tensor, no_grad, tensor
+from telegrad.autograd import no_grad, tensor
 from telegrad.errors import (
     AlreadyInitializedError,
     BlockingCallError,
@@ -24,8 +24,7 @@ from telegrad.errors import (
     NotInitializedError,
     UnknownWorkerError,
 )
-from telegrad.optim import SGD
-from telegrad.parallel import DistributedOptimizer, RemoteModule, parameter_rrefs
+from telegrad.parallel import RemoteModule
 from telegrad.testing import leaks
 from tests.conftest import ROOT, TOKEN, Programs
 from tests.rpc import remote_code
@@ -242,44 +241,6 @@ def test_many_agents_come_and_go_and_leave_nothing() -> None:
 
 
 # -- what stands on agents --------------------------------------------------------------------
-
-
-def square_sum(x: Tensor, layer: rpc.RRef[nn.Linear]) -> Tensor:
-    """Runs the layer of this worker."""
-    y = layer.local_value()(x)
-    return (y * y).sum()
-
-
-def make_layer() -> nn.Linear:
-    return nn.Linear(3, 2, dtype=np.float64, rng=np.random.default_rng(5))
-
-
-def test_gradients_go_between_two_agents_of_one_process(agents: MakeAgents) -> None:
-    a, _ = agents("a", "b")
-    x = tensor(np.arange(6.0).reshape(2, 3), requires_grad=True)
-    with a.as_current():
-        layer = rpc.remote("b", make_layer)
-        optimizer = DistributedOptimizer(SGD, parameter_rrefs(layer), lr=0.1)
-        with dist_autograd.context() as context_id:
-            loss = rpc.rpc_sync("b", square_sum, (x, layer))
-            dist_autograd.backward(context_id, [loss])
-            gradient = dist_autograd.get_gradients(context_id)[x].data
-            optimizer.step(context_id)
-        found = rpc.rpc_sync("b", state_of, (layer,))
-    own, own_x = make_layer(), tensor(np.arange(6.0).reshape(2, 3), requires_grad=True)
-    y = own(own_x)
-    (y * y).sum().backward()
-    assert own_x.grad is not None
-    np.testing.assert_allclose(gradient, own_x.grad.data, rtol=1e-12)
-    for name, parameter in own.named_parameters():
-        assert parameter.grad is not None
-        np.testing.assert_allclose(
-            found[name], parameter.data - 0.1 * parameter.grad.data, rtol=1e-12
-        )
-
-
-def state_of(layer: rpc.RRef[nn.Linear]) -> dict[str, Any]:
-    return layer.local_value().state_dict()
 
 
 def test_a_remote_module_remembers_its_agent(agents: MakeAgents) -> None:

@@ -148,16 +148,6 @@ def test_a_function_that_holds_the_budget_makes_nested_calls(make_job: MakeJob) 
     assert_nothing_is_left(job)
 
 
-def test_a_window_of_one_lets_calls_come_back(make_job: MakeJob) -> None:
-    job = make_job(2, **strict(pending_calls_per_peer=1))
-    path = ["w0", "w1", "w0", "w1"]
-    calls = [
-        job.on(r, rpc.rpc_async, f"w{1 - r}", remote_code.chain, (path,)) for r in (0, 1, 0, 1)
-    ]
-    assert [each[1:] for each in rpc.wait_all(calls)] == [path] * 4
-    assert_nothing_is_left(job)
-
-
 def test_replies_go_while_both_ends_are_full(make_job: MakeJob) -> None:
     """A stream that is paused while its receiver is full would pause the replies on it too."""
     job = make_job(2, **strict(pending_bytes=1, pending_calls_per_peer=3))

@@ -64,7 +64,3 @@ HEAD = local.HEAD.replace("init_rpc()", "init_rpc(options=rpc.RpcOptions(direct=
 
 def test_over_grpc(programs: Programs) -> None:
     local.run(programs, HEAD, [each for each in local.BODIES if "loop" not in each])
-
-
-def test_a_callee_that_dies_while_the_caller_reads(programs: Programs) -> None:
-    local.lose_the_callee(programs, HEAD)

@@ -36,13 +36,6 @@ def test_arrays_of_all_kinds_arrive_as_they_were(pair: Cluster) -> None:
     assert pair.call(0, shared_code.moved)[0] > SIZE
 
 
-def test_one_copy_at_each_sending_end_and_none_at_the_other(pair: Cluster) -> None:
-    """All bytes go as shared memory, none through a socket; the thread that calls copies them once."""
-    copies, moved = pair.call(0, shared_code.copies_of, SIZE)
-    assert copies == [SIZE]
-    assert moved == (SIZE, SIZE, 0)
-
-
 @pytest.mark.parametrize("calls", [200, pytest.param(1000, marks=pytest.mark.long)])
 def test_many_calls_take_nothing_with_them(pair: Cluster, calls: int) -> None:
     pair.call(0, shared_code.call_often, 20)

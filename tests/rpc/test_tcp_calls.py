@@ -16,7 +16,3 @@ HEAD = local.HEAD.replace("init_rpc()", "init_rpc(options=rpc.RpcOptions(direct=
 
 def test_over_a_direct_tcp_socket(programs: Programs) -> None:
     local.run(programs, HEAD, local.BODIES)
-
-
-def test_a_callee_that_dies_while_the_caller_reads(programs: Programs) -> None:
-    local.lose_the_callee(programs, HEAD)
