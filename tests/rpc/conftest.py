@@ -21,6 +21,7 @@ from telegrad.errors import DuplicateNameError
 from telegrad.rendezvous import Coordinator
 from telegrad.rpc import seams
 from telegrad.rpc.call import calling
+from telegrad.rpc.call.table import PendingCall
 from telegrad.rpc.pool.deadlines import Deadline, Deadlines
 from telegrad.rpc.pool.pool import Pool
 from telegrad.testing import FaultPlan, FaultyNetwork, FaultyTransport, leaks
@@ -186,26 +187,46 @@ def processes(request: pytest.FixtureRequest) -> Iterator[Job | None]:
     job.shutdown()
 
 
-@pytest.fixture
-def expire(monkeypatch: pytest.MonkeyPatch) -> Callable[[rpc.Future[Any]], None]:
-    """Ends a call as its deadline does, when the test wants it; before any is made."""
-    deadlines: list[Callable[[], None]] = []
-    at = Deadlines.at
+class Times:
+    """Has the last moments of calls come when a test wants them."""
 
-    def noted(self: Deadlines, when: float, callback: Callable[[], None]) -> Deadline:
-        deadlines.append(callback)
-        return at(self, when, callback)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._due: list[partial[None]] = []
+        at = Deadlines.at
+
+        def noted(deadlines: Deadlines, when: float, callback: Callable[[], None]) -> Deadline:
+            if isinstance(callback, partial):
+                self._due.append(callback)
+            return at(deadlines, when, callback)
+
+        monkeypatch.setattr(Deadlines, "at", noted)
+        monkeypatch.setattr(calling, "SOON_SECONDS", ALL_SECONDS)
+
+    def next(self, future: rpc.Future[Any]) -> PendingCall:
+        """Does what is due next for the call of a future; returns the call."""
+        for place, each in enumerate(self._due):
+            if [call.future for call in each.args] == [future]:
+                del self._due[place]
+                each()
+                call: PendingCall = each.args[0]
+                return call
+        raise AssertionError(f"nothing is due for {future}")
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> Times:
+    """The last moments of all calls, before any is made."""
+    return Times(monkeypatch)
+
+
+@pytest.fixture
+def expire(times: Times) -> Callable[[rpc.Future[Any]], None]:
+    """Ends a call as its deadline does, when the test wants it; before any is made."""
 
     def expire(future: rpc.Future[Any]) -> None:
-        for each in deadlines:  # before the last one the callee is asked where the call is
-            if isinstance(each, partial) and [call.future for call in each.args] == [future]:
-                each()
-                if future.done():
-                    return
-        raise AssertionError("no call with a deadline has this future")
+        while not future.done():  # before the last moment the callee is asked where the call is
+            times.next(future)
 
-    monkeypatch.setattr(Deadlines, "at", noted)
-    monkeypatch.setattr(calling, "SOON_SECONDS", ALL_SECONDS)
     return expire
 
 

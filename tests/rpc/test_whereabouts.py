@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,56 +10,22 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import CallTimeoutError
 from telegrad.rpc import seams
-from telegrad.rpc.call import calling, serving
-from telegrad.rpc.call.table import PendingCall
+from telegrad.rpc.call import serving
 from telegrad.rpc.call.whereabouts import tell, words
 from telegrad.rpc.pool import pool
-from telegrad.rpc.pool.deadlines import Deadline, Deadlines
 from tests.rpc import remote_code
-from tests.rpc.conftest import MakeJob
+from tests.rpc.conftest import ALL_SECONDS, MakeJob, Times
 from tests.transport.workers import wait_until
 
-ALL_SECONDS = 1e9
 
-
-class Times:
-    """Has the last moments of a call come when the test wants them."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._due: list[partial[None]] = []
-        at = Deadlines.at
-
-        def noted(deadlines: Deadlines, when: float, callback: Callable[[], None]) -> Deadline:
-            if isinstance(callback, partial):
-                self._due.append(callback)
-            return at(deadlines, when, callback)
-
-        monkeypatch.setattr(Deadlines, "at", noted)
-        monkeypatch.setattr(calling, "SOON_SECONDS", ALL_SECONDS)
-
-    def next(self, future: rpc.Future[Any]) -> PendingCall:
-        """Does what is due next for the call of a future; returns the call."""
-        for place, each in enumerate(self._due):
-            if each.args[0].future is future:
-                del self._due[place]
-                each()
-                call: PendingCall = each.args[0]
-                return call
-        raise AssertionError(f"nothing is due for {future}")
-
-    def said_of(self, future: rpc.Future[Any]) -> str:
-        """Returns the words of the time-out of a call."""
-        call = self.next(future)
-        wait_until("the answer", lambda: call.told is not None)
-        self.next(future)
-        with pytest.raises(CallTimeoutError) as raised:
-            future.wait(20)
-        return str(raised.value)
-
-
-@pytest.fixture
-def times(monkeypatch: pytest.MonkeyPatch) -> Times:
-    return Times(monkeypatch)
+def said_of(times: Times, future: rpc.Future[Any]) -> str:
+    """Returns the words of the time-out of a call."""
+    call = times.next(future)
+    wait_until("the answer", lambda: call.told is not None)
+    times.next(future)
+    with pytest.raises(CallTimeoutError) as raised:
+        future.wait(20)
+    return str(raised.value)
 
 
 def test_it_runs(times: Times, make_job: MakeJob) -> None:
@@ -69,7 +33,7 @@ def test_it_runs(times: Times, make_job: MakeJob) -> None:
     with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold, ("runs",))
         assert remote_code.entered("runs")
-        assert "reply); it has run there for 0." in times.said_of(future)
+        assert "reply); it has run there for 0." in said_of(times, future)
         remote_code.release("runs")
 
 
@@ -78,7 +42,7 @@ def test_it_waits_for_another_worker(times: Times, make_job: MakeJob) -> None:
     with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.nested_forever, ("w2", "waits"))
         assert remote_code.entered("waits")
-        said = times.said_of(future)
+        said = said_of(times, future)
         remote_code.release("waits")
     assert "s, and waits itself for the call of tests.rpc.remote_code:hold on 'w2'; " in said
 
@@ -90,7 +54,7 @@ def test_it_is_in_a_queue(times: Times, make_job: MakeJob, monkeypatch: pytest.M
         first = rpc.rpc_async("w1", remote_code.hold, ("queue",))
         assert remote_code.entered("queue")
         second = rpc.rpc_async("w1", remote_code.who)
-        said = times.said_of(second)
+        said = said_of(times, second)
         remote_code.release("queue")
         assert first.wait() == "queue"
     assert "it has waited there for a thread of the pool for 0." in said
@@ -104,7 +68,7 @@ def test_its_reply_is_on_the_way(
         future = rpc.rpc_async("w1", remote_code.hold, ("on the way",))
         assert remote_code.entered("on the way")
         monkeypatch.setattr(serving, "tell", lambda *_: tell(None, None, ()))  # as if it had
-        said = times.said_of(future)
+        said = said_of(times, future)
         monkeypatch.undo()
         remote_code.release("on the way")
     assert "it is not there: its arguments, or its reply, are on the way" in said
