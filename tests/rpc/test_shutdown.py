@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future as Ending
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from telegrad import rpc
 from telegrad.errors import (
-    BlockingCallError,
     NotInitializedError,
     RendezvousError,
     RendezvousTimeoutError,
@@ -30,51 +30,48 @@ from tests.rpc.conftest import Job, MakeJob
 OVER_FAULTS_TOO = True
 
 
-def in_thread(func: object, **kwargs: object) -> tuple[threading.Thread, rpc.Future[None]]:
-    outcome: rpc.Future[None] = rpc.Future()
-
-    def run() -> None:
-        try:
-            assert callable(func)
-            func(**kwargs)
-        except BaseException as error:
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(None)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread, outcome
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads in which agents shut down."""
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
 
 
-def end_all(ending: list[tuple[threading.Thread, rpc.Future[None]]]) -> None:
-    for thread, outcome in ending:
-        assert outcome.wait(20) is None
-        thread.join()
+def end_all(ending: list[Ending[None]]) -> None:
+    for each in ending:
+        assert each.result(20) is None
 
 
-def test_graceful_shutdown_serves_until_all_have_called_it(job: Job) -> None:
+def wait_until_it_shuts_down(agent: seams.AgentCore) -> None:
+    leaks.wait_until_gone("work", lambda: [] if "shutting down" in repr(agent) else [agent])
+
+
+def test_graceful_shutdown_serves_until_all_have_called_it(
+    pool: ThreadPoolExecutor, job: Job
+) -> None:
     first, *others = job.agents
-    ending = [in_thread(agent.shutdown) for agent in others]
+    ending = [pool.submit(agent.shutdown) for agent in others]
     with seams.use_agent(first):
         assert rpc.rpc_sync("w1", remote_code.chain, (["w2", "w0", "w1"],))[-1] == "w1"
-        assert not any(outcome.done() for _, outcome in ending)
+        assert not any(each.done() for each in ending)
         first.shutdown()
     end_all(ending)
 
 
-def test_calls_in_flight_are_answered_before_it_leaves(job: Job) -> None:
+def test_calls_in_flight_are_answered_before_it_leaves(pool: ThreadPoolExecutor, job: Job) -> None:
     with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold, ("flight",))
         assert remote_code.entered("flight")
-        ending = [in_thread(agent.shutdown) for agent in job.agents]
+        ending = [pool.submit(agent.shutdown) for agent in job.agents]
         assert not future.done()
         remote_code.release("flight")
         end_all(ending)
         assert future.wait() == "flight"
 
 
-def test_the_verb_waits_for_another_thread_that_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verb_waits_for_another_thread_that_closes(
+    pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that an `init_rpc` behind it finds the ports free."""
     rpc.init_rpc()
     agent = seams.current_agent()
@@ -87,17 +84,16 @@ def test_the_verb_waits_for_another_thread_that_closes(monkeypatch: pytest.Monke
         assert may_close.wait(20)
 
     monkeypatch.setattr(seams.AgentCore, "close", close_slowly)
-    first, _ = in_thread(rpc.shutdown)
+    first = pool.submit(rpc.shutdown)
     assert closing.wait(20)
     assert seams.process_agent() is agent
-    second, outcome = in_thread(rpc.shutdown)
-    assert not outcome.done()
+    second = pool.submit(rpc.shutdown)
+    assert not second.done()
     may_close.set()
-    assert outcome.wait(20) is None
+    assert second.result(20) is None
     assert agent.life.ended
     assert seams.process_agent() is None
-    for thread in (first, second):
-        thread.join()
+    first.result(20)
 
 
 def test_once_more_inside_itself_it_waits_for_nothing() -> None:
@@ -176,18 +172,17 @@ def test_who_leaves_at_once_hears_of_that_alone(
                 assert given_up.wait(20)
 
         monkeypatch.setattr(membership, verb, and_heard)
-    with ThreadPoolExecutor(len(waits)) as pool:
+    with ThreadPoolExecutor(len(waits) + 1) as pool:
         waiting = {what: pool.submit(job.on, 0, wait) for what, wait in waits.items()}
-        thread, _ = in_thread(agent.shutdown if hurried else lambda: None)
-        while hurried and "shutting down" not in repr(agent):
-            thread.join(0.001)
+        if hurried:
+            pool.submit(agent.shutdown)
+            wait_until_it_shuts_down(agent)
         agent.shutdown(graceful=False)
         remote_code.gates.open_all()
         for what, each in waiting.items():
             with pytest.raises(NotInitializedError) as caught:
                 each.result(20)
             assert "shut" in str(caught.value), what
-    thread.join()
     assert losses == []
 
 
@@ -211,7 +206,10 @@ def test_own_calls_that_are_not_answered_are_named(make_job: MakeJob) -> None:
 
 
 def test_a_long_wait_is_told_with_what_it_waits_for(
-    make_job: MakeJob, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    pool: ThreadPoolExecutor,
+    make_job: MakeJob,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reminder, "FIRST_SECONDS", 0.001)
     job = make_job(2)
@@ -219,10 +217,10 @@ def test_a_long_wait_is_told_with_what_it_waits_for(
     with caplog.at_level(logging.INFO, "telegrad.rpc.agent.life"):
         seams.call(first, "w1", remote_code.hold, ("long",))
         assert remote_code.entered("long")
-        ending = [in_thread(first.shutdown)]
+        ending = [pool.submit(first.shutdown)]
         told = "shutdown waits for 1 own call: tests.rpc.remote_code:hold on 'w1'"
         leaks.wait_until_gone("silence", lambda: [told] * (told not in caplog.messages))
-        ending.append(in_thread(second.shutdown))
+        ending.append(pool.submit(second.shutdown))
         told = "shutdown waits for 1 call that it serves: tests.rpc.remote_code:hold for 'w0'"
         leaks.wait_until_gone("silence", lambda: [told] * (told not in caplog.messages))
         remote_code.release("long")
@@ -230,16 +228,19 @@ def test_a_long_wait_is_told_with_what_it_waits_for(
 
 
 def test_who_has_not_called_it_is_told(
-    make_job: MakeJob, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    pool: ThreadPoolExecutor,
+    make_job: MakeJob,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reminder, "FIRST_SECONDS", 0.001)
     job = make_job(3)
     first, second, third = job.agents
     with caplog.at_level(logging.INFO, "telegrad.rendezvous.joined_job"):
-        ending = [in_thread(third.shutdown)]
+        ending = [pool.submit(third.shutdown)]
         told = "shutdown waits for 'w0', 'w1', which have not called it"
         leaks.wait_until_gone("silence", lambda: [told] * (told not in caplog.messages))
-        ending.append(in_thread(second.shutdown))
+        ending.append(pool.submit(second.shutdown))
         told = "shutdown waits for 'w0', which has not called it"
         leaks.wait_until_gone("silence", lambda: [told] * (told not in caplog.messages))
         first.shutdown()
@@ -261,15 +262,9 @@ def test_a_wait_is_told_of_ever_more_rarely() -> None:
     assert told == [10, 40, 130, 400, 1000, 1600, 2200, 2800]
 
 
-def test_a_worker_that_leaves_at_once_holds_nobody_up(job: Job) -> None:
+def test_a_worker_that_leaves_at_once_holds_nobody_up(pool: ThreadPoolExecutor, job: Job) -> None:
     job.agents[2].shutdown(graceful=False)
-    ending = [in_thread(agent.shutdown) for agent in job.agents[:2]]
-    end_all(ending)
-
-
-def test_on_the_user_loop_it_is_refused(job: Job) -> None:
-    with seams.use_agent(job.agents[0]), pytest.raises(BlockingCallError, match="shutdown"):
-        rpc.rpc_sync("w1", remote_code.shuts_down)
+    end_all([pool.submit(agent.shutdown) for agent in job.agents[:2]])
 
 
 def test_callbacks_of_shutdown(make_job: MakeJob) -> None:
@@ -305,17 +300,17 @@ def test_context_managers(make_job: MakeJob) -> None:
     assert not heard
 
 
-def test_leaving_at_once_ends_a_graceful_shutdown_that_still_serves(job: Job) -> None:
+def test_leaving_at_once_ends_a_graceful_shutdown_that_still_serves(
+    pool: ThreadPoolExecutor, job: Job
+) -> None:
     """The thread that drained was never told, and both waited for the function to return."""
     agent = job.agents[0]
     seams.call(job.agents[1], "w0", remote_code.hold, ("hurry",), timeout=float("inf"))
     assert remote_code.entered("hurry")
-    thread, outcome = in_thread(agent.shutdown)
-    while "shutting down" not in repr(agent):
-        thread.join(0.001)
+    ending = pool.submit(agent.shutdown)
+    wait_until_it_shuts_down(agent)
     agent.shutdown(graceful=False)
     assert agent.life.ended
     with pytest.raises(RendezvousError, match="left at once"):
-        outcome.wait(20)
-    thread.join()
+        ending.result(20)
     remote_code.release("hurry")
