@@ -32,26 +32,34 @@ from tests.conftest import Programs, unused_port
 from tests.rpc import cancel_code, remote_code, stream_code
 from tests.rpc.conftest import Job, MakeJob
 from tests.rpc.membership_world import World
+from tests.rpc.turns import turn
 
 TOKEN = {"TELEGRAD_TOKEN": "a token that only the tests use"}
 
 
+WAITS, BLOCKS = "would wait for the very call", "would block a loop of telegrad's"
+NESTED = remote_code.shuts_down_in_a_nested_call
+
+
 @pytest.mark.parametrize(
-    ("function", "arguments", "ends"),
+    ("verb", "words"),
     [
-        (remote_code.shuts_down_in_the_pool, (True,), "w1"),
-        (remote_code.shuts_down_off_the_loop, (), "w1"),
-        (remote_code.shuts_down_in_a_nested_call, ("w0",), "w0"),
-        (remote_code.shuts_down_in_a_nested_call, ("w1",), "w1"),
+        (lambda: rpc.rpc_sync("w1", remote_code.shuts_down_in_the_pool, (True,)), f"'w1' {WAITS}"),
+        (lambda: rpc.rpc_sync("w1", remote_code.shuts_down_off_the_loop), f"'w1' {WAITS}"),
+        (lambda: rpc.rpc_sync("w1", NESTED, ("w0",)), f"'w0' {WAITS}"),
+        (lambda: rpc.rpc_sync("w1", NESTED, ("w1",)), f"'w1' {WAITS}"),
+        (lambda: list(rpc.stream("w1", remote_code.shuts_down_between_items)), WAITS),
+        (lambda: rpc.rpc_sync("w1", remote_code.shuts_down), BLOCKS),
+        (lambda: list(rpc.stream("w1", remote_code.shuts_down_between_async_items)), BLOCKS),
     ],
 )
 def test_in_a_call_that_is_served_it_is_refused(
-    job: Job, function: Callable[..., object], arguments: tuple[object, ...], ends: str
+    job: Job, verb: Callable[[], object], words: str
 ) -> None:
     """It would wait for its caller, which waits for it: until the deadline of the call."""
     with seams.use_agent(job.agents[0]):
-        with pytest.raises(BlockingCallError, match=f"on '{ends}' would wait for the very call"):
-            rpc.rpc_sync("w1", function, arguments)
+        with pytest.raises(BlockingCallError, match=words):
+            verb()
         assert rpc.rpc_sync("w1", remote_code.who) == "w1"
     assert not any(agent.life.ended for agent in job.agents)
 
@@ -63,24 +71,6 @@ def test_in_a_call_that_is_served_one_may_leave_at_once(job: Job) -> None:
         assert rpc.rpc_sync("w2", remote_code.who) == "w2"
     job.agents[1].shutdown()  # waits for the thread that still ends it
     assert job.agents[1].life.ended
-
-
-@pytest.mark.parametrize(
-    ("func", "words"),
-    [
-        (remote_code.shuts_down_between_items, "would wait for the very call"),
-        (remote_code.shuts_down_between_async_items, "would block a loop of telegrad's"),
-    ],
-)
-def test_in_a_generator_that_is_served_it_is_refused(
-    make_job: MakeJob, func: Callable[[], Any], words: str
-) -> None:
-    agent = make_job(1).agents[0]
-    with seams.use_agent(agent), rpc.stream("w0", func) as items:
-        assert next(items) == 0
-        with pytest.raises(BlockingCallError, match=words):
-            next(items)
-    assert not agent.life.ended
 
 
 def test_in_the_callback_of_a_future_it_is_legal(make_job: MakeJob) -> None:
@@ -95,32 +85,22 @@ def test_in_the_callback_of_a_future_it_is_legal(make_job: MakeJob) -> None:
 
 
 def test_in_a_task_on_a_loop_of_the_users_it_blocks_that_loop(make_job: MakeJob) -> None:
-    first, second = make_job(2).agents
-    waits = threading.Event()
-    first.life.on_leaving(waits.set)
+    agent = make_job(1).agents[0]
     order: list[str] = []
-
-    def follow() -> None:
-        assert waits.wait(20)
-        order.append("the other worker")
-        second.shutdown()
 
     async def end() -> None:
         asyncio.get_running_loop().call_soon(order.append, "the loop goes on")
-        with seams.use_agent(first):
+        with seams.use_agent(agent):
             rpc.shutdown()
         order.append("it has ended")
 
     async def run() -> None:
         await asyncio.create_task(end())
-        await asyncio.sleep(0)
+        await turn()
 
-    with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(follow)
-        asyncio.run(run())
-        following.result(20)
-    assert order == ["the other worker", "it has ended", "the loop goes on"]
-    assert first.life.ended
+    asyncio.run(run())
+    assert order == ["it has ended", "the loop goes on"]
+    assert agent.life.ended
 
 
 @pytest.fixture
@@ -467,21 +447,12 @@ def test_in_a_signal_handler_while_init_rpc_waits(programs: Programs) -> None:
 
 
 HELD_AT_EXIT = """
-import asyncio, contextlib, sys, threading
+import sys, threading
 from telegrad import rpc
 from telegrad import _distributed
 from telegrad.transport import loop
 
 entered = threading.Event()
-
-async def ignores_that_it_is_cancelled():
-    entered.set()
-    while True:
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
-
-async def holds_a_thread_of_asyncio():
-    await asyncio.to_thread(hold)
 
 async def holds_the_loop():
     hold()
@@ -500,10 +471,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    "held",
-    ["ignores_that_it_is_cancelled", "holds_a_thread_of_asyncio", "holds_the_loop", "hold"],
-)
+@pytest.mark.parametrize("held", ["holds_the_loop", "hold"])
 def test_nothing_that_is_served_holds_up_the_exit(programs: Programs, held: str) -> None:
     output = programs.run(["python", programs.script(HELD_AT_EXIT), held], env=TOKEN, limit=30.0)
     assert output.splitlines()[0] == "end"
