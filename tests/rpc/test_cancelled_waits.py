@@ -18,60 +18,41 @@ from telegrad.rpc.call.served_call import ServedCall, current_served_call, enter
 from telegrad.testing import leaks
 from telegrad.types import WorkerInfo
 from tests.rpc import remote_code
+from tests.rpc.cancel_code import notes, shared
 from tests.rpc.conftest import Job
 from tests.rpc.rest import wait_until_idle
 
 gates = remote_code.gates
 
 
-class Shared:
-    """What the calls of a test wait for and what they raised, by name; all workers are one process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._futures: dict[str, rpc.Future[Any]] = {}
-        self._raised: dict[str, BaseException] = {}
-        self.served: list[ServedCall] = []
-
-    def begin(self) -> None:
-        with self._lock:
-            self._futures, self._raised, self.served = {}, {}, []
-
-    def future(self, name: str) -> rpc.Future[Any]:
-        with self._lock:
-            return self._futures.setdefault(name, rpc.Future())
-
-    def put(self, name: str, future: rpc.Future[Any]) -> None:
-        with self._lock:
-            self._futures[name] = future
-
-    def note(self, name: str, error: BaseException) -> None:
-        with self._changed:
-            self._raised[name] = error
-            self._changed.notify_all()
-
-    def raised(self, name: str) -> BaseException:
-        with self._changed:
-            assert self._changed.wait_for(lambda: name in self._raised, 20)
-            return self._raised[name]
-
-
-shared = Shared()
+served: list[ServedCall] = []  # of the calls of a test that wait
 
 
 @pytest.fixture(autouse=True)
 def _nothing_shared() -> None:
-    shared.begin()
+    notes.begin()
+    shared.clear()
+    served.clear()
+
+
+def future_of(name: str) -> rpc.Future[Any]:
+    """Returns what the call of this name waits for; all workers are one process."""
+    return shared.setdefault(name, rpc.Future())
+
+
+def raised(name: str) -> BaseException:
+    """Waits until the call of this name has raised; returns the exception."""
+    error: BaseException = notes(name).get(timeout=20)
+    return error
 
 
 def waits(name: str, how: str) -> Any:
-    if (served := current_served_call()) is not None:
-        shared.served.append(served)
+    if (call := current_served_call()) is not None:
+        served.append(call)
     try:
-        return HOW[how](shared.future(name))
+        return HOW[how](future_of(name))
     except BaseException as error:
-        shared.note(name, error)
+        notes(name).put(error)
         raise
 
 
@@ -119,7 +100,7 @@ def begun(count: int) -> None:
     """Waits until so many waits of calls that w1 serves are known to those."""
 
     def missing() -> list[str]:
-        return ["a wait"] * (count - sum(len(call.waits) for call in shared.served))
+        return ["a wait"] * (count - sum(len(call.waits) for call in served))
 
     leaks.wait_until_gone("waits that have not begun", missing)
 
@@ -134,11 +115,11 @@ def test_a_wait_for_a_plain_future_ends_with_its_call(job: Job, how: str) -> Non
     call = job.on(0, rpc.rpc_async, "w1", waits, (name, how))
     begun(1)
     call.cancel()
-    error = shared.raised(name)
+    error = raised(name)
     assert isinstance(error, CallCancelledError)
     assert "waits was cancelled by 'w0'" in str(error)
     ended(job)
-    future = shared.future(name)
+    future = future_of(name)
     assert not future.done()
     future.set_result(3)  # wakes nobody
     assert future.wait() == 3
@@ -150,7 +131,7 @@ def test_a_wait_for_a_plain_future_ends_at_the_deadline_of_its_call(job: Job, ho
     call = job.on(0, rpc.rpc_async, "w1", waits, (name, how), timeout=0.3)
     with pytest.raises(CallTimeoutError):
         call.wait()
-    error = shared.raised(name)
+    error = raised(name)
     assert isinstance(error, CallTimeoutError)
     assert "waits has no time left" in str(error)
     ended(job)
@@ -162,7 +143,7 @@ def test_a_wait_in_a_thread_of_a_coroutine_ends_with_its_call(job: Job, how: str
     call = job.on(0, rpc.rpc_async, "w1", waits_in_a_thread, (name, how))
     begun(1)
     call.cancel()
-    assert isinstance(shared.raised(name), CallCancelledError)
+    assert isinstance(raised(name), CallCancelledError)
     ended(job)
 
 
@@ -171,7 +152,7 @@ def test_a_wait_that_begins_after_the_cancellation_ends_at_once(job: Job) -> Non
     call = job.on(0, rpc.rpc_async, "w1", waits_in_a_finally, (name,))
     assert gates(f"{name}-entered").wait(20)
     call.cancel()
-    assert isinstance(shared.raised(name), CallCancelledError)
+    assert isinstance(raised(name), CallCancelledError)
     ended(job)
 
 
@@ -179,13 +160,12 @@ def test_a_wait_for_the_call_of_another_call_ends_alone(job: Job) -> None:
     """Two calls wait for one future, of a third: only the one that is cancelled hears of it."""
     name = "other"
     held = job.on(1, rpc.rpc_async, "w2", remote_code.hold, (name,))
-    shared.put(name, held)
-    shared.put(f"{name}-stays", held)
+    shared[name] = shared[f"{name}-stays"] = held
     stays = job.on(0, rpc.rpc_async, "w1", waits, (f"{name}-stays", "wait"))
     goes = job.on(0, rpc.rpc_async, "w1", waits, (name, "wait"))
     begun(2)
     goes.cancel()
-    assert isinstance(shared.raised(name), CallCancelledError)
+    assert isinstance(raised(name), CallCancelledError)
     assert not held.done()
     gates(name).set()
     assert stays.wait() == name
@@ -201,7 +181,7 @@ def test_what_is_completed_before_the_cancellation_is_returned(job: Job) -> None
     with ThreadPoolExecutor(2) as pool:
         cancels = pool.submit(lambda: [each.cancel() for each in calls])
         completes = pool.submit(
-            lambda: [shared.future(name).try_set_result(name) for name in reversed(names)]
+            lambda: [future_of(name).try_set_result(name) for name in reversed(names)]
         )
         cancels.result(20)
         completes.result(20)
@@ -211,24 +191,24 @@ def test_what_is_completed_before_the_cancellation_is_returned(job: Job) -> None
 def test_a_wait_prefers_what_it_waits_for() -> None:
     """Completed and cancelled at one moment, as a nested call is by the cancellation itself."""
     worker = WorkerInfo("w0", 0, 1)
-    served = ServedCall("w1", worker, 1, CallRecord("f"), math.inf, 0)
+    call = ServedCall("w1", worker, 1, CallRecord("f"), math.inf, 0)
     future: rpc.Future[int] = rpc.Future()
     entered = threading.Event()
 
     def wait() -> int:
-        enter_served_call(served)
+        enter_served_call(call)
         entered.set()
         return future.wait()
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(wait)
         assert entered.wait(20)
-        leaks.wait_until_gone("no wait", lambda: [] if served.waits else ["the wait"])
-        served.nested.add(future)
-        served.cancel()
+        leaks.wait_until_gone("no wait", lambda: [] if call.waits else ["the wait"])
+        call.nested.add(future)
+        call.cancel()
         with pytest.raises(CallCancelledError, match="a future was cancelled"):
             waiting.result(20)
-    assert not served.waits
+    assert not call.waits
 
 
 def test_a_thread_whose_coroutine_has_ended_waits_for_nothing(job: Job) -> None:
@@ -238,5 +218,5 @@ def test_a_thread_whose_coroutine_has_ended_waits_for_nothing(job: Job) -> None:
     assert future.cancel()
     wait_until_idle(job.agents[1])
     gates(f"{name}-go").set()
-    assert isinstance(shared.raised(name), CallCancelledError)
-    assert not shared.future(name).done()
+    assert isinstance(raised(name), CallCancelledError)
+    assert not future_of(name).done()
