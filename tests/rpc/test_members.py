@@ -11,14 +11,12 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import UnknownWorkerError, WorkerLostError
 from telegrad.rendezvous import MOST_LOST
-from telegrad.rpc import seams
 from telegrad.rpc.agent import members as members_module
 from telegrad.rpc.agent.events import MembershipEvents, _Kind
 from telegrad.rpc.agent.life import GRACEFUL
 from telegrad.rpc.agent.members import Members
 from tests.repeated import TRANSPORTS
-from tests.rpc import remote_code
-from tests.rpc.membership_world import LIMIT, Heard, World
+from tests.rpc.membership_world import Heard, World
 
 OWN = rpc.WorkerInfo("w0", 0, 1)
 OLD = rpc.WorkerInfo("w1", 1, 2)
@@ -185,13 +183,3 @@ def test_a_loss_is_noted_where_it_is_handled_and_not_later_in_the_pool(
     world.kill(second)
     what, (worker, _) = heard.next()
     assert (what, worker) == ("loss", old)
-
-
-def test_an_old_incarnation_that_was_never_met_is_lost(world: World) -> None:
-    _, second = world.join_all()
-    old = second.info
-    second.shutdown(graceful=False)
-    world.join(1)
-    late = world.join(7, late=True)
-    with pytest.raises(WorkerLostError, match="has taken its place"):
-        seams.call(late, old, remote_code.who).wait(LIMIT)
