@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from telegrad import rpc
 from telegrad.errors import CallRefusedError, DecodeError
-from telegrad.rpc.call.interceptor import Message
 from telegrad.rpc.call.user_call import (
     ARGUMENTS,
     CallMode,
@@ -20,12 +18,9 @@ from telegrad.rpc.call.user_call import (
     called_by,
     read_arguments,
 )
-from telegrad.rpc.seams import CallRecord
 from telegrad.types import WorkerInfo
 from telegrad.wire import Encoded, FunctionRef, decode, encode, read_head
 from tests.rpc import remote_code
-from tests.rpc.conftest import MakeJob
-from tests.rpc.interceptors import Idle
 
 CALLER = WorkerInfo("w0", 0, 1)
 REFS = [FunctionRef("m:f"), FunctionRef("__main__:f", "s.py"), FunctionRef("m:" + "f" * 600)]
@@ -96,37 +91,3 @@ def test_each_call_is_judged_anew() -> None:
         admit_call(resolve, CALLER, document)
     assert asked == [("__main__:f", "s.py")] * 3
     assert read_head(document, ARGUMENTS)["func"] == "__main__:f"
-
-
-class Silent(Idle):
-    """Has nothing to do with messages that are a document and nothing else."""
-
-    hears_all = False
-
-    def __init__(self, *, talks: bool) -> None:
-        self.talks = talks
-        self.heard: list[str] = []
-
-    def speaks(self, call: CallRecord, *, reply: bool) -> bool:
-        return self.talks
-
-    def outgoing(self, message: Message) -> None:
-        self.heard.append("out")
-        if self.talks:
-            message.headers[self.name] = 1
-
-    def incoming(self, message: Message) -> None:
-        self.heard.append("in")
-
-    def undelivered(self, message: Message) -> None:
-        self.heard.append("back")
-
-
-@pytest.mark.parametrize("talks", [False, True])
-def test_who_has_nothing_to_say_is_not_asked(make_job: MakeJob, talks: bool) -> None:
-    job = make_job(2)
-    silent = [Silent(talks=talks), Silent(talks=False)]
-    for agent, each in zip(job.agents, silent, strict=True):
-        agent.codec.add(each)
-    assert job.on(0, rpc.rpc_sync, "w1", remote_code.who) == "w1"
-    assert [each.heard for each in silent] == ([["out"], ["in"]] if talks else [[], []])

@@ -86,11 +86,14 @@ def test_arrays_are_nothing_to_who_says_so(value: Any, shown: bool) -> None:
 
 def test_who_speaks_sees_arrays_and_so_do_all() -> None:
     heard: list[str] = []
-    codec = MessageCodec(lambda peer, kind, name: None)
-    for each in (Quiet("a", heard), Heard("b", heard)):
-        codec.add(each)
-    codec.seal(PEER, "kind", CallRecord("f"), ARRAY, reply=True).take_back()
-    assert heard == ["a out", "b out", "a back", "b back"]
+    here, there = (MessageCodec(lambda peer, kind, name: None) for _ in range(2))
+    for each in (Quiet("a", heard), Heard("b", heard, "said")):
+        here.add(each)
+    there.add(Quiet("c", heard))
+    sealed = here.seal(PEER, "kind", CallRecord("f"), ARRAY, reply=True)
+    there.open(PEER, CallRecord("f"), sealed.envelope)
+    sealed.take_back()
+    assert heard == ["a out", "b out", "c in", "a back", "b back"]
 
 
 @pytest.mark.parametrize("built", [False, True])
