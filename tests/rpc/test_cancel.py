@@ -185,11 +185,16 @@ def test_check_raises_in_a_cancelled_call(job: Job) -> None:
     assert "'w0'" in str(error)
 
 
-def test_the_callee_is_told_which_of_both_it_is(job: Job) -> None:
+def test_the_callee_is_told_which_of_both_it_is(
+    expire: Callable[[rpc.Future[Any]], None], job: Job
+) -> None:
     """By its own clock it cannot know: what arrives at the deadline may come just before it."""
     with counted() as work:
+        expired = call(job, 0, cancel_code.run_until_cancelled, "expires")
+        assert entered("expires")
+        expire(expired)
         with pytest.raises(CallTimeoutError):
-            call(job, 0, cancel_code.run_until_cancelled, "expires", timeout=0.05).wait()
+            expired.wait()
         call(job, 0, cancel_code.run_until_cancelled, "cancels").cancel()
         told = {f"w0 {kind}" for kind in (EXPIRE, CANCEL)}
         leaks.wait_until_gone("waits", lambda: told - set(work.envelopes))
