@@ -264,19 +264,33 @@ def test_the_deadline_counts_from_the_call(
     assert_nothing_is_left(job)
 
 
+@pytest.mark.parametrize(
+    ("cancels", "limits"),
+    [
+        (True, {"pending_calls_per_peer": 1}),
+        (False, {"pending_calls_per_peer": 1}),
+        (False, {"pending_bytes": 1}),
+    ],
+)
 def test_a_call_given_up_while_it_runs_keeps_its_place(
-    make_job: MakeJob, expire: Callable[[rpc.Future[Any]], None]
+    make_job: MakeJob,
+    expire: Callable[[rpc.Future[Any]], None],
+    cancels: bool,
+    limits: dict[str, int],
 ) -> None:
     """The callee still holds its arguments; whoever is next comes when it has ended."""
-    job = make_job(2, **strict(pending_bytes=1))
+    job = make_job(2, **strict(**limits))
     with seams.use_agent(job.agents[0]):
-        expired = rpc.rpc_async("w1", pressure_code.push, (megabytes(1), "gone"))
+        given_up = rpc.rpc_async("w1", pressure_code.push, (megabytes(1), "gone"))
         following = rpc.rpc_async("w1", pressure_code.push, (megabytes(1, 1),))
         wait_until("it is in", lambda: meter.inside == 1)
-        expire(expired)
-        with pytest.raises(CallTimeoutError, match="runs on until it checks"):
-            expired.wait()
-        assert not following.done()
+        if cancels:
+            given_up.cancel()
+        else:
+            expire(given_up)
+            with pytest.raises(CallTimeoutError, match="runs on until it checks"):
+                given_up.wait()
+        assert job.agents[0].statistics().waiting_calls == 1
         remote_code.release("gone")
         assert following.wait() == MIB
     assert meter.most_inside == 1

@@ -355,19 +355,6 @@ def test_a_call_that_has_asked_is_withdrawn_at_the_callee_too(make_job: MakeJob)
     assert_nothing_is_left(job)
 
 
-def test_a_cancelled_call_keeps_its_place_while_it_runs(make_job: MakeJob) -> None:
-    """The place stands for what the callee has to do, which it has until it answers."""
-    job = make_job(2, limits=Limits(pending_calls_per_peer=1))
-    running = call(job, 0, remote_code.hold, "kept")
-    assert remote_code.entered("kept")
-    running.cancel()
-    waiting = call(job, 0, remote_code.who)
-    assert job.agents[0].statistics().waiting_calls == 1
-    remote_code.release("kept")
-    assert waiting.wait() == "w1"
-    assert_nothing_is_left(job)
-
-
 # -- what a call has called
 
 
