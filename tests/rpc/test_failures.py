@@ -7,7 +7,6 @@ import logging
 import math
 import operator
 import re
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -339,34 +338,21 @@ def test_a_reply_that_nobody_reads_is_given_back(
 
 
 def test_a_coroutine_that_holds_the_user_loop_is_named_once(
-    job: Job, monkeypatch: pytest.MonkeyPatch
+    job: Job, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(user_loop, "SLOW_SECONDS", 0.25)
 
-    class Listener(logging.Handler):
-        def __init__(self) -> None:
-            super().__init__()
-            self.heard: list[str] = []
-            self.first = threading.Event()
+    def told() -> list[str]:
+        return [each.getMessage() for each in caplog.records if each.name == user_loop.__name__]
 
-        def emit(self, record: logging.LogRecord) -> None:
-            self.heard.append(record.getMessage())
-            self.first.set()
-
-    listener = Listener()
-    logger = logging.getLogger("telegrad.rpc.pool.user_loop")
-    logger.addHandler(listener)
-    try:
-        with seams.use_agent(job.agents[0]):
-            held = rpc.rpc_async("w1", remote_code.holds_the_user_loop, ("held-loop",))
-            assert listener.first.wait(20)
-            assert rpc.rpc_sync("w1", remote_code.who) == "w1"  # plain functions are not delayed
-            remote_code.gates("held-loop").set()
-            assert held.wait()
-    finally:
-        logger.removeHandler(listener)
-    assert len(listener.heard) == 1
-    assert "holds_the_user_loop has held the user loop of worker 'w1'" in listener.heard[0]
+    with seams.use_agent(job.agents[0]):
+        held = rpc.rpc_async("w1", remote_code.holds_the_user_loop, ("held-loop",))
+        leaks.wait_until_gone("silence", lambda: [] if told() else ["it"])
+        assert rpc.rpc_sync("w1", remote_code.who) == "w1"  # plain functions are not delayed
+        remote_code.gates("held-loop").set()
+        assert held.wait()
+    (words,) = told()
+    assert "holds_the_user_loop has held the user loop of worker 'w1'" in words
 
 
 def test_blocking_verbs_on_our_loops_send_nothing(job: Job) -> None:
