@@ -221,6 +221,16 @@ def test_what_a_name_in_a_project_leads_to(path: str, project: str, exposed: str
         "telegrad.wire.names:import_missing_with",
         "telegrad.nnx:run",
         "telegrad.nn.module:np.load",
+        # a small number keeps them busy, or they show what is inside
+        *(
+            f"builtins:{name}"
+            for name in ["pow", "round", "repr", "format", "hash", "id", "vars", "dir"]
+        ),
+        *(
+            f"builtins:{name}"
+            for name in ["map", "filter", "print", "open", "input", "super", "iter", "next"]
+        ),
+        *("builtins:range", "math:factorial", "math:comb", "math:perm"),
     ],
 )
 def test_what_nobody_calls_by_name(name: str) -> None:
@@ -254,22 +264,6 @@ def test_the_listed_functions_do_no_io_and_are_not_made_to_call_others() -> None
             "builtins",
             "math",
         )
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "builtins:" + name
-        for name in ["pow", "round", "repr", "format", "hash", "id", "vars", "dir", "map", "filter"]
-    ]
-    + [
-        "builtins:" + name
-        for name in ["print", "open", "input", "type", "super", "iter", "next", "range"]
-    ]
-    + ["math:factorial", "math:comb", "math:perm"],
-)
-def test_what_a_small_number_keeps_busy_or_shows_what_is_inside_is_not_listed(name: str) -> None:
-    assert not allows(PROJECT, name)
 
 
 def test_the_packages_that_are_open_hold_nothing_else() -> None:

@@ -204,9 +204,6 @@ def test_a_method_stands_before_its_arguments(exposed: Job) -> None:
     exposed.on(0, body)
 
 
-# -- what is exposed ------------------------------------------------------------------------------
-
-
 # -- a policy of one's own ------------------------------------------------------------------------
 
 
