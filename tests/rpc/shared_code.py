@@ -153,11 +153,7 @@ def hold_while_lost() -> float:
     return float(KEPT[0][-1])
 
 
-def none_mapped() -> None:
-    leaks.wait_until_gone("shared memory", lambda: ["a mapping"] * mapped(), 20.0)
-
-
 def let_go() -> None:
     np.testing.assert_array_equal(KEPT.pop(), np.arange(2**17, dtype=float))
     gc.collect()
-    none_mapped()
+    leaks.wait_until_gone("shared memory", lambda: ["a mapping"] * mapped(), 20.0)

@@ -54,20 +54,13 @@ def test_a_callee_that_keeps_all_arrays(pair: Cluster) -> None:
     assert pair.call(1, shared_code.check_kept, True) == firsts
 
 
-def test_an_array_outlives_who_sent_it(cluster: Cluster) -> None:
+def test_a_killed_worker_maps_nothing_and_what_it_sent_lives_on(cluster: Cluster) -> None:
     assert cluster.call(0, shared_code.hold_while_lost) == 2**17 - 1
+    cluster.call(0, shared_code.keep_there, 30)
     cluster.kill(1)
     with pytest.raises(WorkerLostError):
         cluster.call(0, rpc.rpc_sync, "worker1", shared_code.echo, (1,))
     cluster.call(0, shared_code.let_go)
-
-
-def test_a_killed_receiver_keeps_nothing_of_the_sender(cluster: Cluster) -> None:
-    cluster.call(0, shared_code.keep_there, 30)
-    cluster.kill(1)
-    with pytest.raises(WorkerLostError):
-        cluster.call(0, shared_code.keep_there, 1)
-    cluster.call(0, shared_code.none_mapped)
 
 
 def test_over_tcp_nothing_is_shared() -> None:
