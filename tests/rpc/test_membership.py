@@ -14,7 +14,6 @@ from telegrad import collectives as dist
 from telegrad import rpc
 from telegrad.errors import (
     CallTimeoutError,
-    DuplicateNameError,
     EvictedError,
     OwnerLostError,
     RendezvousError,
@@ -205,15 +204,6 @@ def test_a_worker_on_top(make_world: MakeWorld) -> None:
     assert first.members.world_size == 3
 
 
-def test_a_name_is_free_again_only_when_its_worker_is_gone(make_world: MakeWorld) -> None:
-    world = make_world(2)
-    _, second = world.join_all()
-    with pytest.raises(DuplicateNameError, match=r"another living worker is 'w1' \(rank 1\)"):
-        world.join(1)
-    second.shutdown(graceful=False)
-    world.join(1)
-
-
 # -- callbacks -----------------------------------------------------------------------------------
 
 
@@ -273,31 +263,54 @@ def test_what_is_no_callback(make_world: MakeWorld) -> None:
 # -- eviction, cuts ------------------------------------------------------------------------------
 
 
-def test_who_comes_back_after_a_cut_is_evicted(make_world: MakeWorld) -> None:
-    """It has lost everybody by silence; once it can, it asks, and hears that it was given up."""
+def test_who_was_cut_off_is_evicted_and_may_come_back(make_world: MakeWorld) -> None:
+    """It has lost everybody by silence; once it can, it asks, and hears that it was given up.
+
+    Every verb says so then: by rights it is this worker that is lost, and not the others.
+    """
     world = make_world(3, lost_after=QUICK)
     first, _, third = world.join_all()
-    assert who(third, "w1") == "w1"
-    heard = Heard(third)
-    others = Heard(first)
-    waiting = seams.call(third, "w0", remote_code.hold, ("cut",), timeout=math.inf)
-    assert remote_code.entered("cut")
-    world.network.partition("w2")
-    what, (worker, _) = others.next()
-    assert (what, worker) == ("loss", third.info)
-    with pytest.raises(WorkerLostError, match="'w0'"):
-        waiting.wait(LIMIT)
-    lost = [heard.next() for _ in range(2)]
-    assert {(what, each[0].name) for what, each in lost} == {("loss", "w0"), ("loss", "w1")}
-    world.wait_until_dropped("w2")
-    world.network.heal()
-    what, (worker, error) = heard.next()
-    assert (what, worker) == ("loss", third.info)
-    assert isinstance(error, EvictedError)
+    heard, others = Heard(third), Heard(first)
+    forming = [world.submit(form, each) for each in (first, third)]
+    _, group = (each.result(LIMIT) for each in forming)
+    store = third.attachments[JoinedJob].store
+    with seams.use_agent(third):
+        fetched = rpc.remote("w0", remote_code.who)
+        assert fetched.to_here() == "w0"
+        created = rpc.remote("w1", remote_code.hold, ("creating",), timeout=math.inf)
+        waiting = rpc.rpc_async("w0", remote_code.hold, ("cut",), timeout=math.inf)
+        asking = world.submit(store.get, "what nobody sets", LIMIT)
+        assert remote_code.entered("creating")
+        assert remote_code.entered("cut")
+        world.network.partition("w2")
+        what, (worker, _) = others.next()
+        assert (what, worker) == ("loss", third.info)
+        with pytest.raises(WorkerLostError, match="'w0'"):
+            waiting.wait(LIMIT)
+        lost = [heard.next() for _ in range(2)]
+        assert {(what, each[0].name) for what, each in lost} == {("loss", "w0"), ("loss", "w1")}
+        with pytest.raises(OwnerLostError):
+            created.to_here()
+        world.wait_until_dropped("w2")
+        world.network.heal()
+        what, (worker, error) = heard.next()
+        assert (what, worker, type(error)) == ("loss", third.info, EvictedError)
+        for verb in (
+            fetched.to_here,
+            created.to_here,
+            fetched.rpc_async().upper().wait,
+            functools.partial(dist.barrier, group),
+            functools.partial(dist.new_group, [0, 2]),
+            functools.partial(store.set, "a", b"1"),
+            functools.partial(store.get, "a", LIMIT),
+        ):
+            with pytest.raises(EvictedError, match="gave up 'w2'"):
+                verb()
     with pytest.raises(EvictedError, match="gave up 'w2'.*start it again"):
         who(third, "w0")
-    back = world.submit(third.shutdown)
-    back.result(LIMIT)
+    with pytest.raises((RendezvousError, EvictedError)):
+        asking.result(LIMIT)
+    world.submit(third.shutdown).result(LIMIT)
     again = world.join(2)
     assert others.next() == ("join", again.info)
     assert who(again, "w0") == "w0"
@@ -396,45 +409,6 @@ def test_a_value_that_was_made_in_time_is_there_though_its_creator_heard_late(
         leaks.wait_until_gone("doubts", lambda: [] if rref.confirmed_by_owner() else [rref])
         assert rref.to_here() == "in time"
         rref.release()
-
-
-def test_who_was_cut_off_hears_of_its_eviction_whomever_it_lost_before(
-    make_world: MakeWorld,
-) -> None:
-    """Every verb says so: by rights it is this worker that is lost, and not the others."""
-    world = make_world(3, lost_after=QUICK)
-    first, _, third = world.join_all()
-    heard = Heard(third)
-    forming = [world.submit(form, each) for each in (first, third)]
-    _, group = (each.result(LIMIT) for each in forming)
-    store = third.attachments[JoinedJob].store
-    with seams.use_agent(third):
-        fetched = rpc.remote("w0", remote_code.who)
-        assert fetched.to_here() == "w0"
-        created = rpc.remote("w1", remote_code.hold, ("creating",), timeout=math.inf)
-        asking = world.submit(store.get, "what nobody sets", LIMIT)
-        assert remote_code.entered("creating")
-        world.network.partition("w2")
-        assert {heard.next()[1][0].name for _ in range(2)} == {"w0", "w1"}
-        with pytest.raises(OwnerLostError):
-            created.to_here()
-        world.wait_until_dropped("w2")
-        world.network.heal()
-        _, (worker, error) = heard.next()
-        assert (worker, type(error)) == (third.info, EvictedError)
-        for verb in (
-            fetched.to_here,
-            created.to_here,
-            fetched.rpc_async().upper().wait,
-            functools.partial(dist.barrier, group),
-            functools.partial(dist.new_group, [0, 2]),
-            functools.partial(store.set, "a", b"1"),
-            functools.partial(store.get, "a", LIMIT),
-        ):
-            with pytest.raises(EvictedError, match="gave up 'w2'"):
-                verb()
-    with pytest.raises((RendezvousError, EvictedError)):
-        asking.result(LIMIT)
 
 
 def form(agent: seams.AgentCore) -> dist.ProcessGroup:
