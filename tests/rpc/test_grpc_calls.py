@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.conftest import Programs
-from tests.rpc import test_local_calls as local
 
 PROGRAM = """
 from telegrad import rpc
@@ -55,12 +54,3 @@ def test_a_call_at_rest_over_grpc(programs: Programs) -> None:
         assert turns < 6.6, found
         assert woken < 1.1, found
         assert 1.0 <= written < 1.1, found
-
-
-HEAD = local.HEAD.replace("init_rpc()", "init_rpc(options=rpc.RpcOptions(direct=False))").replace(
-    'startswith("local")', 'startswith("grpc")'
-)
-
-
-def test_over_grpc(programs: Programs) -> None:
-    local.run(programs, HEAD, [each for each in local.BODIES if "loop" not in each])

@@ -1,8 +1,8 @@
-"""Calls between the workers of one host, over a local socket that their threads use themselves."""
+"""Calls between the workers of one host, over each carrier: a local socket, TCP, gRPC."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import pytest
 
 from tests.conftest import Programs
 from tests.rpc.program_cases import run_cases
@@ -173,23 +173,29 @@ rpc.shutdown(graceful=agent.rank == 1)
 """
 
 
-def run(programs: Programs, head: str, cases: Iterable[str]) -> None:
-    """Runs these of the cases in two workers."""
-    source = head + run_cases({name: BODIES[name] for name in cases}, begin=BEGIN)
-    for each in programs.ranks(programs.script(source), 2):
+def of_carrier(option: str, check: str) -> str:
+    """Returns the head of the same program over another carrier."""
+    head = HEAD.replace("init_rpc()", f"init_rpc(options=rpc.RpcOptions(direct={option}))")
+    return head.replace("""    assert carrier().startswith("local"), carrier()""", check)
+
+
+TCP = of_carrier(
+    "'tcp'",
+    """    while not carrier().startswith("tcp"):
+        rpc.rpc_sync(1, nothing)""",
+)
+GRPC = of_carrier("False", """    assert carrier().startswith("grpc"), carrier()""")
+
+
+@pytest.mark.parametrize("head", [HEAD, TCP, GRPC], ids=["local", "tcp", "grpc"])
+def test_over_each_carrier(programs: Programs, head: str) -> None:
+    """Threads read and write direct sockets themselves; the loop does it over gRPC."""
+    cases = {name: body for name, body in BODIES.items() if head != GRPC or "loop" not in name}
+    for each in programs.ranks(programs.script(head + run_cases(cases, begin=BEGIN)), 2):
         each.wait()
 
 
-def lose_the_callee(programs: Programs, head: str) -> None:
-    """Kills the callee while the caller reads."""
-    caller, callee = programs.ranks(programs.script(head + DIES), 2)
+def test_a_callee_that_dies_while_the_caller_reads(programs: Programs) -> None:
+    caller, callee = programs.ranks(programs.script(HEAD + DIES), 2)
     caller.wait()
     callee.wait(code=-9)
-
-
-def test_over_a_direct_socket(programs: Programs) -> None:
-    run(programs, HEAD, BODIES)
-
-
-def test_a_callee_that_dies_while_the_caller_reads(programs: Programs) -> None:
-    lose_the_callee(programs, HEAD)
