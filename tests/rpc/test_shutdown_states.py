@@ -387,6 +387,44 @@ def test_while_init_rpc_waits_in_another_thread(
         assert rpc.is_initialized()
 
 
+@pytest.mark.parametrize("waits", [HOSTS], indirect=True, ids=["hosts"])
+@pytest.mark.parametrize(
+    ("handler", "error"),
+    [
+        (signal.default_int_handler, KeyboardInterrupt),
+        (lambda *_: rpc.shutdown(), JoinCancelledError),
+    ],
+    ids=["interrupt", "shutdown"],
+)
+def test_in_a_signal_handler_while_init_rpc_waits(
+    waits: Waiting,
+    handler: Callable[..., None],
+    error: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread that waits ends the wait; the port of the coordinator is free again, too."""
+    monkeypatch.setenv(*next(iter(TOKEN.items())))
+    address = f"tcp://127.0.0.1:{unused_port()}"
+    main = threading.main_thread().ident or 0
+
+    def interrupt() -> None:
+        assert waits.heard.wait(20)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            interrupting = pool.submit(interrupt)
+            with pytest.raises(error):
+                rpc.init_rpc(rank=0, world_size=2, init_method=address)
+            interrupting.result(20)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not rpc.is_initialized()
+    with rpc.init_rpc(rank=0, world_size=1, init_method=address):
+        assert rpc.is_initialized()
+
+
 def test_just_when_init_rpc_has_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     """Either the shutdown finds an agent, or the join finds that it was called off."""
     monkeypatch.setenv(*next(iter(TOKEN.items())))
@@ -420,30 +458,6 @@ def test_a_join_is_called_off_or_has_settled() -> None:
     second.settle()
     assert not second()
     second.check()
-
-
-SHUT_DOWN_BY_A_SIGNAL = """
-import logging, signal, sys
-from telegrad import rpc
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: rpc.shutdown())
-    logging.basicConfig(level=logging.INFO)
-    try:
-        rpc.init_rpc(rank=0, world_size=2, init_method=sys.argv[1])
-    except ConnectionError as error:
-        print(type(error).__name__, rpc.is_initialized(), flush=True)
-"""
-
-
-def test_in_a_signal_handler_while_init_rpc_waits(programs: Programs) -> None:
-    """The thread that waits is the one that ends the wait."""
-    script = programs.script(SHUT_DOWN_BY_A_SIGNAL)
-    address = f"tcp://127.0.0.1:{unused_port()}"
-    program = programs.start(["python", script, address], env=TOKEN)
-    program.wait_for("1/2 joined")
-    program.process.send_signal(signal.SIGTERM)
-    assert "JoinCancelledError False" in program.wait()
 
 
 HELD_AT_EXIT = """
@@ -517,32 +531,6 @@ def test_an_interrupt_ends_it_and_the_others_hear(programs: Programs) -> None:
         "alone",
     ]
     assert ranks[0].wait() == "left: worker1\n"
-
-
-INTERRUPTED_INIT = """
-import logging, sys
-from telegrad import rpc
-
-logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
-try:
-    rpc.init_rpc(rank=0, world_size=2, init_method=sys.argv[1])
-except KeyboardInterrupt:
-    print("interrupted, initialized:", rpc.is_initialized(), flush=True)
-rpc.shutdown()
-with rpc.init_rpc("again", rank=0, world_size=1, init_method=sys.argv[1]) as agent:
-    print(agent.name, flush=True)
-"""
-
-
-def test_an_interrupt_of_init_rpc_leaves_nothing_behind(programs: Programs) -> None:
-    """The port of the coordinator is free again, too."""
-    address = f"tcp://127.0.0.1:{unused_port()}"
-    program = programs.start(["python", programs.script(INTERRUPTED_INIT), address], env=TOKEN)
-    program.wait_for("waiting for rank 1")
-    program.process.send_signal(signal.SIGINT)
-    output = program.wait()
-    assert "interrupted, initialized: False" in output
-    assert output.splitlines()[-1] == "again"
 
 
 INTERRUPTED_CALL = """
