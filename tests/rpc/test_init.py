@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 
 import pytest
 
 from telegrad import nn, rpc
 from telegrad.errors import (
-    AlreadyInitializedError,
     EncodeError,
     NotInitializedError,
     RendezvousTimeoutError,
@@ -27,11 +25,6 @@ def test_a_job_of_one() -> None:
     assert (agent.rank, agent.world_size) == (0, 1)
     assert rpc.is_initialized()
     assert rpc.rpc_sync("worker0", remote_code.add, (1, 2)) == 3
-    names: list[str] = []
-    thread = threading.Thread(target=lambda: names.append(rpc.get_worker_info().name))
-    thread.start()
-    thread.join()
-    assert names == ["worker0"]
     rpc.shutdown()
     assert not rpc.is_initialized()
     rpc.shutdown()
@@ -42,13 +35,6 @@ def test_an_empty_name_is_none() -> None:
         rpc.init_rpc("")
     with pytest.raises(ValueError, match="worker name is empty"):
         rpc.Agent("", init_method="tcp://127.0.0.1:1?late=1")
-
-
-def test_one_agent_per_process() -> None:
-    rpc.init_rpc("first")
-    with pytest.raises(AlreadyInitializedError, match="'first' already runs"):
-        rpc.init_rpc("second")
-    assert rpc.get_worker_info().name == "first"
 
 
 def test_in_every_state_of_one_worker() -> None:
