@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from hypothesis import strategies as st
 
 from telegrad.rpc import Limits
@@ -45,17 +44,6 @@ def test_calls_within_the_allowance_start_at_once() -> None:
     assert window.enter(6, 25) is NextStep.START
 
 
-def test_a_call_that_asked_takes_nothing_of_the_allowance() -> None:
-    window = Window(10, 100)
-    assert window.enter(1, 1000) is NextStep.ASK
-    assert window.admit(1)
-    assert not window.admit(1)
-    assert window.enter(2, 100) is NextStep.START
-    assert window.leave(1) == window.leave(1) == []
-    assert window.leave(2) == []
-    assert window.is_empty
-
-
 def test_without_a_place_calls_wait_in_order() -> None:
     window = Window(2, 10)
     assert window.enter(1, 1) is NextStep.START
@@ -78,7 +66,9 @@ def test_calls_are_admitted_while_there_is_room() -> None:
     assert calls(budget.ask(A, 2, 60)) == []
     assert calls(budget.ask(B, 3, 10)) == []  # it fits, but nobody overtakes the head
     assert budget.in_use == 60
+    assert budget.expects
     assert budget.arrive(A, 1)
+    assert not budget.expects
     assert not budget.arrive(A, 7)
     assert calls(budget.release(A, 1)) == [2, 3]
     assert calls(budget.release(A, 1)) == []
@@ -97,42 +87,6 @@ def test_peers_take_turns() -> None:
         (current,) = budget.release(current.peer, current.call)
         order.append(current.call)
     assert order == [1, 4, 2, 5, 3]
-
-
-def test_a_call_larger_than_the_budget_comes_alone() -> None:
-    budget = Budget(10)
-    assert calls(budget.ask(A, 1, 4)) == [1]
-    assert calls(budget.ask(B, 2, 1000)) == []
-    assert calls(budget.ask(A, 3, 4)) == []
-    assert calls(budget.release(A, 1)) == [2]
-    assert calls(budget.release(B, 2)) == [3]
-
-
-def test_what_is_withdrawn_holds_nothing() -> None:
-    budget = Budget(10)
-    assert calls(budget.ask(A, 1, 10)) == [1]
-    assert calls(budget.ask(A, 2, 10)) == []
-    assert calls(budget.withdraw(A, 2)) == []
-    assert calls(budget.ask(A, 3, 10)) == []
-    assert calls(budget.withdraw(A, 1)) == [3]  # admitted, but it had been given up
-    assert calls(budget.withdraw(A, 9)) == []  # overtook its own ask
-    assert calls(budget.ask(A, 9, 10)) == []
-    assert calls(budget.release(A, 3)) == []
-    assert budget.is_empty
-
-
-def test_a_lost_peer_holds_what_still_runs_and_no_more() -> None:
-    budget = Budget(20)
-    for call in (1, 2, 3):
-        budget.ask(A, call, 10)
-    budget.ask(B, 4, 10)
-    budget.withdraw(A, 77)
-    budget.arrive(A, 1)
-    assert calls(budget.lose(A)) == [4]
-    assert budget.in_use == 20
-    assert calls(budget.release(A, 1)) == []
-    assert calls(budget.release(B, 4)) == []
-    assert budget.is_empty
 
 
 # -- calls that stall ----------------------------------------------------------------------------
@@ -225,23 +179,6 @@ def test_a_call_that_comes_late_counts_from_then_on() -> None:
     assert calls(budget.release(B, 2)) == [3]
     assert calls(budget.release(A, 1)) == []
     assert (budget.in_use, budget.arrive(A, 1)) == (2, False)
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        lambda budget: budget.withdraw(A, 1),
-        lambda budget: budget.lose(A),
-        lambda budget: budget.release(A, 1),
-    ],
-    ids=["withdrawn", "lost", "given back"],
-)
-def test_a_lapsed_permit_ends(end: Callable[[Budget], list[Grant]]) -> None:
-    budget = Budget(10)
-    budget.ask(A, 1, 8)
-    lapse(budget, Grant(A, 1))
-    assert (budget.is_empty, end(budget)) == (False, [])
-    assert (budget.is_empty, budget.in_use) == (True, 0)
 
 
 def test_permits_lapse_when_nothing_comes_for_so_many_looks() -> None:
