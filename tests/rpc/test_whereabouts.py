@@ -10,8 +10,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import CallTimeoutError
 from telegrad.rpc import seams
-from telegrad.rpc.call import serving
-from telegrad.rpc.call.whereabouts import tell, words
+from telegrad.rpc.call.whereabouts import words
 from telegrad.rpc.pool import pool
 from tests.rpc import remote_code
 from tests.rpc.conftest import ALL_SECONDS, MakeJob, Times
@@ -58,20 +57,6 @@ def test_it_is_in_a_queue(times: Times, make_job: MakeJob, monkeypatch: pytest.M
         remote_code.release("queue")
         assert first.wait() == "queue"
     assert "it has waited there for a thread of the pool for 0." in said
-
-
-def test_its_reply_is_on_the_way(
-    times: Times, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = make_job(2)
-    with seams.use_agent(job.agents[0]):
-        future = rpc.rpc_async("w1", remote_code.hold, ("on the way",))
-        assert remote_code.entered("on the way")
-        monkeypatch.setattr(serving, "tell", lambda *_: tell(None, None, ()))  # as if it had
-        said = said_of(times, future)
-        monkeypatch.undo()
-        remote_code.release("on the way")
-    assert "it is not there: its arguments, or its reply, are on the way" in said
 
 
 @pytest.mark.parametrize(
