@@ -21,7 +21,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
-from telegrad.rpc import Limits, seams
+from telegrad.rpc import Limits
 from telegrad.rpc.call import serving
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall, enter_served_call, last_served_call
@@ -206,20 +206,6 @@ def test_the_callee_is_told_which_of_both_it_is(
     with pytest.raises(CallTimeoutError):
         future.wait()
     assert_nothing_is_left(job)
-
-
-def test_a_method_through_a_reference(job: Job) -> None:
-    rref = job.on(0, rpc.remote, "w1", cancel_code.Model)
-    with seams.use_agent(job.agents[0]):
-        future = rref.rpc_async().run("method")
-        assert entered("method")
-        assert future.cancel()
-        assert cancelled("method")
-    with pytest.raises(CallCancelledError):
-        future.wait()
-    assert_nothing_is_left(job)
-    with seams.use_agent(job.agents[0]):
-        rref.release()
 
 
 def test_an_answered_call_is_not_cancelled(job: Job) -> None:
