@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections.abc import Callable
 
@@ -13,7 +12,6 @@ from telegrad import rpc
 from telegrad.errors import RemoteError, WorkerLostError
 from telegrad.rpc import seams
 from telegrad.rpc.agent.events import MembershipEvents, _Kind
-from telegrad.rpc.call.failure import Contained, is_interrupt
 from telegrad.rpc.call.interceptor import Message
 from telegrad.types import WorkerInfo
 from tests.rpc import exit_code, remote_code
@@ -203,25 +201,6 @@ def test_an_interrupt_of_the_main_thread_is_the_programs() -> None:
         future.set_result(3)
     assert heard == [future]
     assert future.wait() == 3
-
-
-def test_an_interrupt_of_another_thread_is_nobodys(caplog: pytest.LogCaptureFixture) -> None:
-    outcome: queue.SimpleQueue[object] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            with Contained(logging.getLogger(__name__), "%s failed", "this"):
-                exit_code.leaves(1)
-        except BaseException as error:
-            outcome.put(error)
-        else:
-            outcome.put(is_interrupt(KeyboardInterrupt()))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert outcome.get() is False
-    assert caplog.messages == ["this failed"]
 
 
 @KINDS
