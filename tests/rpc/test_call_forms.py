@@ -224,6 +224,7 @@ def test_functions_of_the_standard_library_are_the_callees_to_allow(make_job: Ma
 
 
 def test_wrong_arguments_are_an_error_of_the_function(job: Job) -> None:
+    """Those of `async def` were raised where the task was to be made, and nothing was answered."""
     with seams.use_agent(job.agents[0]):
         for func in (form_code.plain, form_code.coroutine, form_code.sum_over, Point):
             with pytest.raises(TypeError, match="argument") as info:

@@ -336,6 +336,7 @@ BOX, FACTORY = mine.Toolbox(), mine.Factory(cast("Any", subprocess.run))
         (BOX, "system", False, False),
         (BOX, "path_class", False, False),
         (BOX, "made", False, False),
+        (Path("x"), "write_text", False, False),  # whoever held the token once wrote files so
         (mine.LogFile("x"), "unlink", False, False),
         (mine.LogFile("x"), "exists", False, False),
         (FACTORY, "get", True, False),

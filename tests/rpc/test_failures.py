@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import operator
 import re
 import time
 import traceback
@@ -18,7 +17,6 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import (
     BlockingCallError,
-    CallRefusedError,
     CallTimeoutError,
     EncodeError,
     PoolExhaustedError,
@@ -440,13 +438,6 @@ def test_a_frozen_exception_keeps_its_type(job: Job) -> None:
     assert "in fail_frozen" in (rpc.remote_traceback(error) or "")
 
 
-def test_a_coroutine_function_with_wrong_arguments_is_a_type_error(job: Job) -> None:
-    """It was raised where the task was to be made, and nothing was answered."""
-    error = _error_of(job.on(0, rpc.rpc_async, "w1", remote_code.async_add, (1,)))
-    assert isinstance(error, TypeError)
-    assert "missing 1 required positional argument" in str(error)
-
-
 def test_a_request_that_fits_no_envelope_leaves_nothing_behind(job: Job) -> None:
     caller, bulky = job.agents[0], Undone(bulky=False)
     caller.codec.add(bulky)
@@ -464,28 +455,6 @@ def test_a_reply_that_fits_no_envelope_is_an_error(job: Job) -> None:
     assert isinstance(error, EncodeError)
     assert bulky.count == 1
     assert job.agents[1].drain(time.monotonic() + 20.0)
-
-
-def test_functions_as_values_are_under_the_policy_of_the_callee(make_job: MakeJob) -> None:
-    """An argument was resolved by the default policy, whatever `callables` said."""
-    exposed = make_job(2, callables="exposed")
-    error = _error_of(seams.call(exposed.agents[0], "w1", remote_code.apply, (remote_code.echo, 1)))
-    assert "rpc.expose" in str(error)
-    assert seams.call(exposed.agents[0], "w1", remote_code.apply, (float, 1)).wait() == 1.0
-    exposed.shutdown()
-    wider = make_job(2, callables=["math.*"])
-    assert seams.call(wider.agents[0], "w1", remote_code.apply, (math.sqrt, 4.0)).wait() == 2.0
-
-
-def test_a_method_of_a_foreign_class_is_refused(job: Job) -> None:
-    """Whoever held the token could make a Path at a worker and write files through it."""
-    with seams.use_agent(job.agents[0]):
-        rref: rpc.RRef[Any] = rpc.remote("w1", operator.getitem, ([Path("nowhere")], 0))
-        with pytest.raises(CallRefusedError, match=r"'w1'.*'w0'.*pathlib.Path.write_text"):
-            rref.rpc_sync().write_text("x")
-        with pytest.raises(CallRefusedError):
-            rref.remote().unlink().to_here()
-    assert not Path("nowhere").exists()
 
 
 def _error_of(future: rpc.Future[Any]) -> BaseException | None:
