@@ -87,12 +87,15 @@ def test_a_call_is_found_whatever_thread_enters_it() -> None:
         entered.extend([add(table, 0.0, float(1 + i % 7)) for i in range(count)])
 
     def look() -> None:
-        while not over.is_set():
-            for call in table.due_before(5.0):
-                call.deadline = Deadline(Deadlines(LoopThread()), None)
-                found.append(call)
+        for call in table.due_before(5.0):
+            call.deadline = Deadline(Deadlines(LoopThread()), None)
+            found.append(call)
 
-    looking = threading.Thread(target=look)
+    def look_on() -> None:
+        while not over.is_set():
+            look()
+
+    looking = threading.Thread(target=look_on)
     entering = [threading.Thread(target=enter, args=(500,)) for _ in range(3)]
     looking.start()
     for each in entering:
@@ -101,9 +104,7 @@ def test_a_call_is_found_whatever_thread_enters_it() -> None:
         each.join()
     over.set()
     looking.join()
-    for call in table.due_before(5.0):
-        call.deadline = Deadline(Deadlines(LoopThread()), None)
-        found.append(call)
+    look()
     soon = {call.number for call in entered if call.limit < 5.0}
     assert {call.number for call in found} == soon
     rest = table.due_before(1e9)
