@@ -368,12 +368,15 @@ def test_a_coroutine_that_awaits_late_sees_its_own_cancellation(job: Job, then: 
     assert_nothing_is_left(job)
 
 
-def test_expiry_ends_what_a_call_waits_for(job: Job) -> None:
-    future = call(job, 0, cancel_code.nested_in_a_thread, "w2", "nested-expiry", timeout=0.5)
+def test_expiry_ends_what_a_call_waits_for(
+    expire: Callable[[rpc.Future[Any]], None], job: Job
+) -> None:
+    future = call(job, 0, cancel_code.nested_in_a_thread, "w2", "nested-expiry")
+    assert entered("nested-expiry")
+    expire(future)
     with pytest.raises(CallTimeoutError):
         future.wait()
-    if gates("nested-expiry-entered").is_set():
-        assert cancelled("nested-expiry")
+    assert cancelled("nested-expiry")
     assert_nothing_is_left(job)
 
 

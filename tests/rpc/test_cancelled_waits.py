@@ -125,10 +125,13 @@ def test_a_wait_for_a_plain_future_ends_with_its_call(job: Job, how: str) -> Non
     assert future.wait() == 3
 
 
-@pytest.mark.parametrize("how", ["wait", "wait_all", "as_completed"])
-def test_a_wait_for_a_plain_future_ends_at_the_deadline_of_its_call(job: Job, how: str) -> None:
-    name = f"late-{how}"
-    call = job.on(0, rpc.rpc_async, "w1", waits, (name, how), timeout=0.3)
+def test_a_wait_for_a_plain_future_ends_at_the_deadline_of_its_call(
+    expire: Callable[[rpc.Future[Any]], None], job: Job
+) -> None:
+    name = "late"
+    call = job.on(0, rpc.rpc_async, "w1", waits, (name, "wait"))
+    begun(1)
+    expire(call)
     with pytest.raises(CallTimeoutError):
         call.wait()
     error = raised(name)
