@@ -99,22 +99,6 @@ def test_calls_to_oneself_never_wait(make_job: MakeJob) -> None:
     assert_nothing_is_left(job)
 
 
-def test_a_window_keeps_further_calls_at_the_caller(make_job: MakeJob) -> None:
-    job = make_job(2, limits=Limits(pending_calls_per_peer=2))
-    with seams.use_agent(job.agents[0]):
-        calls = [
-            rpc.rpc_async("w1", pressure_code.push, (megabytes(0.01, i), "window"))
-            for i in range(8)
-        ]
-        wait_until("two are in", lambda: meter.inside == 2)
-        own = job.agents[0].statistics()
-        assert (own.pending_calls, own.waiting_calls) == (8, 6)
-        remote_code.release("window")
-        rpc.wait_all(calls)
-    assert meter.most_inside == 2
-    assert_nothing_is_left(job)
-
-
 # -- the deadlocks of the naive form ------------------------------------------------------------
 
 
