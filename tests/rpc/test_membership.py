@@ -154,21 +154,6 @@ def test_a_worker_that_is_killed_and_comes_back(make_world: MakeWorld) -> None:
     assert who(again, "w2") == "w2"
 
 
-def test_a_worker_that_leaves(make_world: MakeWorld) -> None:
-    world = make_world(3)
-    first, second, third = world.join_all()
-    heard = [Heard(first), Heard(second)]
-    assert who(first, "w2") == "w2"
-    gone = third.info
-    third.shutdown(graceful=False)
-    assert [each.next() for each in heard] == [("leave", gone)] * 2
-    with pytest.raises(WorkerLostError, match="left without a graceful shutdown") as info:
-        who(first, "w2")
-    assert info.value.left
-    back = world.join(2)
-    assert [each.next() for each in heard] == [("join", back.info)] * 2
-
-
 def test_nobody_is_told_when_all_shut_down_together(make_world: MakeWorld) -> None:
     world = make_world(3)
     agents = world.join_all()
