@@ -421,6 +421,10 @@ def test_a_policy_is_asked_each_time_and_alone() -> None:
         assert asked.policy.resolve(f"{P}:plain", caller=W0) is mine.plain
     assert asked.questions == [(P, "plain")] * 2
     assert asked.callers == [W0] * 2
+    for _ in range(2):
+        asked.questions.clear()
+        assert allows_method(asked.policy, mine.model, "forward")
+        assert (P, "Model.forward") in asked.questions
     closed = Asked(lambda module, path: False)
     for name in (f"{P}:plain", f"{P}:open_function", f"{P}:Open", "numpy:add", "os:system"):
         with pytest.raises(CallRefusedError, match="'ps' does not let the caller 'w0'.*says no"):

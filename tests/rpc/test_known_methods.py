@@ -151,19 +151,6 @@ def test_other_bases(policy: CallablePolicy) -> None:
         judged(policy, changing, "inherited")
 
 
-def test_a_policy_of_ones_own_is_asked_each_time() -> None:
-    asked: list[str] = []
-
-    def decide(caller: object, module: str, name: str) -> bool:
-        asked.append(name)
-        return True
-
-    own = CallablePolicy(decide)
-    for _ in range(3):
-        judged(own, Thing(), "method")
-    assert len(asked) >= 3
-
-
 def test_a_method_of_a_metaclass_is_judged_by_the_class_that_has_it(policy: CallablePolicy) -> None:
     for _ in range(2):
         for value in (Registering, Mapping):
