@@ -196,6 +196,11 @@ def run_until_cancelled_looking_anew(name: str) -> None:
     gates(f"{name}-cancelled").set()
 
 
+class Model:
+    def run(self, name: str) -> str:
+        return run_until_cancelled(name)
+
+
 # -- retries
 
 
