@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 
 import pytest
@@ -31,7 +30,7 @@ def add(table: CallTable, started: float, limit: float, *, alone: bool = False) 
     call.number = table.draw()
     if alone:
         call.deadline = Deadline(Deadlines(LoopThread()), None)
-    table.add(call, math.inf if alone else started + limit)
+    table.add(call)
     return call
 
 
@@ -48,67 +47,12 @@ def test_those_that_are_due_are_found_once_they_are() -> None:
     assert table.take(PEER, never.number) is never
 
 
-def test_one_that_is_entered_later_may_be_due_before_all_others() -> None:
-    table = CallTable()
-    add(table, 0.0, 60.0)
-    assert table.due_before(10.0) == []
-    sooner = add(table, 10.0, 5.0)
-    assert table.due_before(20.0) == [sooner]
-
-
 def test_those_that_expire_otherwise_or_were_given_up_are_not_found() -> None:
     table = CallTable()
     add(table, 0.0, 1.0, alone=True)
     given_up = add(table, 0.0, 1.0)
     assert table.give_up(given_up)
     assert table.due_before(10.0) == []
-
-
-def test_nothing_is_looked_at_while_nothing_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look takes as long as there are calls, and comes every second."""
-    table = CallTable()
-    calls = [add(table, float(i), 60.0) for i in range(100)]
-    assert table.due_before(60.5) == calls[:1]
-    calls[0].deadline = Deadline(Deadlines(LoopThread()), None)
-    monkeypatch.setattr(table, "_calls", None)
-    assert table.due_before(60.9) == []
-    with pytest.raises(AttributeError):
-        table.due_before(61.5)
-
-
-def test_a_call_is_found_whatever_thread_enters_it() -> None:
-    """The moment before which nobody has to look is moved by those who enter and who look."""
-    table = CallTable()
-    found: list[PendingCall] = []
-    entered: list[PendingCall] = []
-    over = threading.Event()
-
-    def enter(count: int) -> None:
-        entered.extend([add(table, 0.0, float(1 + i % 7)) for i in range(count)])
-
-    def look() -> None:
-        for call in table.due_before(5.0):
-            call.deadline = Deadline(Deadlines(LoopThread()), None)
-            found.append(call)
-
-    def look_on() -> None:
-        while not over.is_set():
-            look()
-
-    looking = threading.Thread(target=look_on)
-    entering = [threading.Thread(target=enter, args=(500,)) for _ in range(3)]
-    looking.start()
-    for each in entering:
-        each.start()
-    for each in entering:
-        each.join()
-    over.set()
-    looking.join()
-    look()
-    soon = {call.number for call in entered if call.limit < 5.0}
-    assert {call.number for call in found} == soon
-    rest = table.due_before(1e9)
-    assert {call.number for call in rest} == {call.number for call in entered} - soon
 
 
 @pytest.mark.parametrize("timeout", [0.05, 0.3])

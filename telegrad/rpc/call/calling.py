@@ -323,10 +323,8 @@ class Calling:
             call.number = self._table.draw()
             call.withdraw = self._cancel
             call.future._stands_for(call, call)  # a circle, until the future is completed
-            if left > SOON_SECONDS:
-                self._table.add(call, call.started + left)
-            else:
-                self._table.add(call)
+            self._table.add(call)
+            if left <= SOON_SECONDS:
                 self._watch(call)
         if call.again is not None:
             if sealed is None:
