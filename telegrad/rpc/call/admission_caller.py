@@ -52,9 +52,7 @@ class CallerAdmission:
         self._post = post
         self._start = start
         self._lock = threading.Lock()
-        self._windows: dict[WorkerInfo, Window] = {}
-        # The window of the last peer, which is likely to be called next, too.
-        self._latest: tuple[WorkerInfo | None, Window] = None, Window(*self._window)
+        self._windows: dict[int, tuple[WorkerInfo, Window]] = {}  # by the peer's incarnation
         self._held: dict[int, Held] = {}
 
     @property
@@ -77,12 +75,9 @@ class CallerAdmission:
         if envelope.buffers:
             size += sum([memoryview(buffer).nbytes for buffer in envelope.buffers])
         with self._lock:
-            latest, window = self._latest
-            if latest is not peer:
-                window = self._windows.get(peer) or Window(*self._window)
-                self._windows[peer] = window
-                self._latest = peer, window
-            call.window = window
+            if peer.incarnation not in self._windows:
+                self._windows[peer.incarnation] = peer, Window(*self._window)
+            call.window = window = self._windows[peer.incarnation][1]
             step = window.enter(call.number, size)
             if step is NextStep.START:
                 return True
@@ -122,16 +117,17 @@ class CallerAdmission:
             lost = [held for held in self._held.values() if gone(held[0].peer)]
             for call, _ in lost:
                 del self._held[call.number]
-            for peer in [peer for peer in self._windows if gone(peer)]:
-                self._windows.pop(peer).lose()
-            self._latest = None, self._latest[1]
+            for peer, window in list(self._windows.values()):
+                if gone(peer):
+                    window.lose()
+                    del self._windows[peer.incarnation]
         return lost
 
     def on_admit(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Starts a call for which its callee sent a permit; on the loop."""
         number = read_body(envelope)
         with self._lock:
-            window = self._windows.get(peer)
+            _, window = self._windows.get(peer.incarnation, (peer, None))
             if window is None or not isinstance(number, int) or not window.admit(number):
                 return  # it was withdrawn in the meantime, which the callee hears too
             call, sealed = self._held.pop(number)
