@@ -1,4 +1,7 @@
-"""Normalisation layers against rows one by one, to second order, and their running statistics."""
+"""Normalisation: groups against rows one by one, dtypes, and refusals.
+
+The golden tests have the numbers of the layers that torch was asked for, to second order.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +27,6 @@ def leaf(*shape: int, seed: int = 0) -> Tensor:
     return Tensor(normal(*shape, seed=seed), requires_grad=True)
 
 
-@pytest.mark.parametrize(
-    ("shape", "over"),
-    [((3, 4), 1), ((2, 3, 4), 2), ((2, 3, 4), 1), ((5,), 1), ((0, 3), 1), ((3, 1), 1)],
-)
-def test_layer_norm(shape: Any, over: int) -> None:
-    last = shape[-over:]
-    x, weight, bias = normal(*shape), normal(*last, seed=1), normal(*last, seed=2)
-    expected = normalized(x.reshape(-1, int(np.prod(last))), 1e-3).reshape(shape)
-    np.testing.assert_allclose(F.layer_norm(x, last, eps=1e-3).data, expected, atol=1e-13)
-    found = F.layer_norm(x, last, weight, bias, 1e-3)
-    np.testing.assert_allclose(found.data, expected * weight + bias, atol=1e-13)
-    leaves = [Tensor(a, requires_grad=True) for a in (x, weight, bias)]
-    assert gradcheck(lambda x, w, b: F.layer_norm(x, last, w, b), leaves)
-
-
 @pytest.mark.parametrize("given", [(True, True), (True, False), (False, True), (False, False)])
 def test_second_order_of_groups(given: Any) -> None:
     """The golden tests have that of the other layers."""
@@ -51,18 +39,6 @@ def test_second_order_of_groups(given: Any) -> None:
 
     leaves = [leaf(2, 3, 4), *[part for part in parts if part is not None]]
     check_second_along_a_line(groups, leaves)
-
-
-@pytest.mark.parametrize("eps", [None, 1e-3])
-def test_rms_norm(eps: Any) -> None:
-    x, weight = normal(4, 3), normal(3, seed=1)
-    added = np.finfo(np.float64).eps if eps is None else eps
-    expected = x / np.sqrt((x * x).mean(-1, keepdims=True) + added) * weight
-    np.testing.assert_allclose(F.rms_norm(x, (3,), weight, eps).data, expected, rtol=1e-12)
-    assert gradcheck(lambda x, w: F.rms_norm(x, (3,), w, eps), [leaf(4, 3), leaf(3, seed=1)])
-    check_second_along_a_line(
-        lambda x, w: F.rms_norm(x, (3,), w, eps), [leaf(2, 3), leaf(3, seed=1)]
-    )
 
 
 @pytest.mark.parametrize(
@@ -82,41 +58,13 @@ def test_group_norm(shape: Any, groups: int) -> None:
     assert gradcheck(lambda x, w, b: F.group_norm(x, groups, w, b), leaves)
 
 
-@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 4), (3, 2, 2, 3)])
-def test_batch_norm_in_training(shape: Any) -> None:
-    channels = shape[1]
-    x, weight, bias = normal(*shape), normal(channels, seed=1), normal(channels, seed=2)
-    rows = np.moveaxis(x, 1, 0)
-    standard = normalized(rows.reshape(channels, -1), 1e-5).reshape(rows.shape)
-    scaled = standard * weight.reshape(-1, *[1] * (x.ndim - 1))
-    expected = np.moveaxis(scaled + bias.reshape(-1, *[1] * (x.ndim - 1)), 0, 1)
-    mean, variance = Tensor(np.zeros(channels)), Tensor(np.ones(channels))
+def test_running_statistics_are_replaced_and_not_written_into() -> None:
+    mean, variance = Tensor(np.zeros(3)), Tensor(np.ones(3))
     kept = mean.data
-    found = F.batch_norm(x, mean, variance, weight, bias, training=True, momentum=0.25)
-    np.testing.assert_allclose(found.data, expected, atol=1e-12)
-    flat = rows.reshape(channels, -1)
-    np.testing.assert_allclose(mean.data, 0.25 * flat.mean(1), rtol=1e-12)
-    np.testing.assert_allclose(variance.data, 0.75 + 0.25 * flat.var(1, ddof=1), rtol=1e-12)
-    assert not kept.any()  # replaced, not written into
-    leaves = [Tensor(a, requires_grad=True) for a in (x, weight, bias)]
-    assert gradcheck(lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), leaves)
-
-
-def test_batch_norm_by_running_statistics() -> None:
-    x, weight, bias = leaf(3, 2, 2), leaf(2, seed=1), leaf(2, seed=2)
-    mean, variance = Tensor(np.array([0.3, -0.2])), Tensor(np.array([0.5, 2.0]))
-
-    def call(x: Any, weight: Any = None, bias: Any = None) -> Any:
-        return F.batch_norm(x, mean, variance, weight, bias)
-
-    scale = weight.data[:, None] / np.sqrt(variance.data[:, None] + 1e-5)
-    expected = (x.data - mean.data[:, None]) * scale + bias.data[:, None]
-    np.testing.assert_allclose(call(x, weight, bias).data, expected, rtol=1e-12)
-    assert gradcheck(call, [x, weight, bias])
-    check_second_along_a_line(call, [x, weight, bias])
-    assert gradcheck(call, [x])
-    assert mean.data.tolist() == [0.3, -0.2]
-    assert F.batch_norm(x.data[:0], mean, variance).shape == (0, 2, 2)
+    F.batch_norm(normal(4, 3), mean, variance, training=True)
+    assert mean.data.all()
+    assert not kept.any()
+    assert F.batch_norm(normal(0, 3), mean, variance).shape == (0, 3)
 
 
 def test_a_far_mean_leaves_the_variance_right() -> None:
@@ -203,45 +151,6 @@ def test_modules() -> None:
     assert repr(layer) == "LayerNorm((2, 3))"
     x = normal(4, 2, 3)
     np.testing.assert_allclose(layer(x).data, F.layer_norm(x, (2, 3)).data, atol=1e-15)
-
-
-def test_batch_norm_modules() -> None:
-    norm = nn.BatchNorm1d(3, dtype=np.float64)
-    assert list(norm.state_dict()) == [
-        "weight",
-        "bias",
-        "running_mean",
-        "running_var",
-        "num_batches_tracked",
-    ]
-    x = normal(5, 3)
-    norm(x)
-    norm(x + 1)
-    assert norm.num_batches_tracked is not None
-    assert norm.running_mean is not None
-    assert norm.num_batches_tracked.item() == 2
-    expected = 0.9 * 0.1 * x.mean(0) + 0.1 * (x + 1).mean(0)
-    np.testing.assert_allclose(norm.running_mean.data, expected, rtol=1e-12)
-    norm.eval()
-    before = norm.state_dict()
-    norm(x)
-    for name, array in norm.state_dict().items():
-        np.testing.assert_array_equal(array, before[name])
-    other = nn.BatchNorm1d(3, dtype=np.float64)
-    other.load_state_dict(before)
-    np.testing.assert_array_equal(other.eval()(x).data, norm(x).data)
-
-
-def test_batch_norm_without_and_with_all_statistics() -> None:
-    x = normal(4, 3, 2, 2)
-    bare = nn.BatchNorm2d(3, affine=False, track_running_stats=False)
-    assert not bare.state_dict()
-    np.testing.assert_array_equal(bare(x).data, bare.eval()(x).data)
-    mean = nn.BatchNorm2d(3, momentum=None, dtype=np.float64)
-    for k in range(3):
-        mean(x + k)
-    assert mean.running_mean is not None
-    np.testing.assert_allclose(mean.running_mean.data, x.mean((0, 2, 3)) + 1, rtol=1e-12)
 
 
 def test_what_they_refuse() -> None:
