@@ -31,25 +31,18 @@ def convolved(
 
 
 def pooled(
-    x: Any,
-    take: Callable[[Any], float],
-    size: Any,
-    stride: Any,
-    padding: Any = (0, 0),
-    dilation: Any = (1, 1),
+    x: Any, take: Callable[[Any], float], size: Any, stride: Any, padding: Any = (0, 0)
 ) -> Any:
     """Returns `take` of the items of each window, NaN standing for padding."""
     sides = [(0, 0)] * (x.ndim - 2) + [(p, p) for p in padding]
     padded = np.pad(x, sides, constant_values=np.nan)
-    reach = [d * (k - 1) + 1 for d, k in zip(dilation, size, strict=True)]
     down, across = (
-        (n - r) // s + 1 for n, r, s in zip(padded.shape[-2:], reach, stride, strict=True)
+        (n - k) // s + 1 for n, k, s in zip(padded.shape[-2:], size, stride, strict=True)
     )
     y = np.zeros((*x.shape[:-2], down, across))
     for index in np.ndindex(*y.shape):
         r, c = index[-2] * stride[0], index[-1] * stride[1]
-        window = padded[index[:-2]][r : r + reach[0] : dilation[0], c : c + reach[1] : dilation[1]]
-        y[index] = take(window)
+        y[index] = take(padded[index[:-2]][r : r + size[0], c : c + size[1]])
     return y
 
 

@@ -40,23 +40,18 @@ def arrays(image: Any, filters: Any, seed: int = 0) -> tuple[Any, Any, Any]:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_it_is_what_loops_find(case: Any) -> None:
     image, filters, stride, padding, dilation, groups = case
-    x, weight, bias = arrays(image, filters)
-    sides = [(p, p) for p in both(padding)]
-    for shift in (None, bias):
-        expected = convolved(x, weight, shift, both(stride), sides, both(dilation), groups)
-        found = F.conv2d(x, weight, shift, stride, padding, dilation, groups)
-        np.testing.assert_allclose(found.data, expected, rtol=1e-12, atol=1e-12)
-        assert found.shape == expected.shape
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_gradients(case: Any) -> None:
-    image, filters, stride, padding, dilation, groups = case
     leaves = [Tensor(a, requires_grad=True) for a in arrays(image, filters)]
+    sides = [(p, p) for p in both(padding)]
 
-    def call(x: Any, weight: Any, bias: Any) -> Any:
+    def call(x: Any, weight: Any, bias: Any = None) -> Any:
         return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
 
+    for given in (leaves[:2], leaves):
+        x, weight, shift = [leaf.data for leaf in given] + [None] * (3 - len(given))
+        expected = convolved(x, weight, shift, both(stride), sides, both(dilation), groups)
+        found = call(*given)
+        np.testing.assert_allclose(found.data, expected, rtol=1e-12, atol=1e-12)
+        assert found.shape == expected.shape
     assert gradcheck(call, leaves)
 
 
@@ -87,36 +82,11 @@ def test_same_and_valid() -> None:
     np.testing.assert_array_equal(valid.data, F.conv2d(x, weight).data)
 
 
-def test_views_and_single_images() -> None:
+def test_views() -> None:
     x, weight, bias = arrays((5, 6, 2, 3), (4, 3, 2, 2))
     turned = x.transpose(2, 3, 0, 1)[:, :, ::-1]
     expected = convolved(turned, weight, bias, (1, 1), ((0, 0), (0, 0)), (1, 1), 1)
     np.testing.assert_allclose(F.conv2d(turned, weight, bias).data, expected, rtol=1e-12)
-    alone = F.conv2d(turned[0], weight, bias)
-    np.testing.assert_allclose(alone.data, expected[0], rtol=1e-12)
-
-
-def test_sequences() -> None:
-    rng = np.random.default_rng(0)
-    x, weight, bias = rng.normal(size=(2, 4, 7)), rng.normal(size=(2, 2, 3)), rng.normal(size=2)
-    expected = convolved(
-        x[:, :, None], weight[:, :, None], bias, (1, 2), ((0, 0), (1, 1)), (1, 2), 2
-    )[:, :, 0]
-    found = F.conv1d(x, weight, bias, 2, 1, 2, 2)
-    np.testing.assert_allclose(found.data, expected, rtol=1e-12)
-    leaves = [Tensor(a, requires_grad=True) for a in (x, weight, bias)]
-    assert gradcheck(lambda x, w, b: F.conv1d(x, w, b, padding="same", groups=2), leaves)
-    assert F.conv1d(x[0], weight, groups=2).shape == (2, 5)
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_dtypes(dtype: Any) -> None:
-    x, weight, bias = (a.astype(dtype) for a in arrays((2, 2, 4, 4), (3, 2, 3, 3)))
-    leaves = [Tensor(a, requires_grad=True) for a in (x, weight, bias)]
-    y = F.conv2d(leaves[0], leaves[1], leaves[2])
-    y.sum().backward()
-    assert y.dtype == dtype
-    assert all(leaf.grad is not None and leaf.grad.dtype == dtype for leaf in leaves)
 
 
 def test_windows_count_as_ranges_do() -> None:
@@ -148,18 +118,10 @@ def test_windows_count_as_ranges_do() -> None:
 def test_modules() -> None:
     rng = np.random.default_rng(0)
     layer = nn.Conv2d(4, 6, (3, 2), 2, 1, groups=2, dtype=np.float64, rng=rng)
-    assert [(name, p.shape) for name, p in layer.named_parameters()] == [
-        ("weight", (6, 2, 3, 2)),
-        ("bias", (6,)),
-    ]
     bound = 1 / np.sqrt(12)
     assert np.abs(layer.weight.data).max() <= bound
-    x = np.random.default_rng(1).normal(size=(2, 4, 5, 5))
-    expected = F.conv2d(x, layer.weight, layer.bias, 2, 1, 1, 2)
-    np.testing.assert_array_equal(layer(x).data, expected.data)
     assert repr(layer) == "Conv2d(4, 6, (3, 2), stride=2, padding=1, groups=2)"
     plain = nn.Conv1d(2, 3, 3, padding="same", bias=False)
-    assert plain.bias is None
     assert plain(np.zeros((2, 2, 5), np.float32)).shape == (2, 3, 5)
     assert repr(plain) == "Conv1d(2, 3, 3, padding='same', bias=False)"
 
