@@ -66,40 +66,6 @@ def test_a_cell_in_a_loop_has_second_derivatives() -> None:
         close(found, expected)
 
 
-@pytest.mark.parametrize("make", [nn.RNN, nn.GRU, nn.LSTM])
-def test_layouts(make: Any) -> None:
-    layer = make(3, 2, bidirectional=True, batch_first=True, dtype=np.float64)
-    x = normal(4, 5, 3)
-    y, last = layer(x)
-    other = make(3, 2, bidirectional=True, dtype=np.float64)
-    other.load_state_dict(layer.state_dict())
-    expected, expected_last = other(x.swapaxes(0, 1))
-    close(y, expected.data.swapaxes(0, 1))
-    single, single_last = other(x[1])
-    close(single, y.data[1])
-    for a, b, c in zip(
-        *(z if make is nn.LSTM else (z,) for z in (last, expected_last, single_last)),
-        strict=True,
-    ):
-        close(a, b)
-        close(c, a.data[:, 1])
-
-
-def test_names_are_pytorchs() -> None:
-    assert list(nn.LSTM(3, 2, bidirectional=True).state_dict()) == [
-        f"{name}_l0{suffix}"
-        for suffix in ("", "_reverse")
-        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    ]
-    assert nn.GRU(3, 2, 2, bias=False).state_shapes() == {
-        "weight_ih_l0": (6, 3),
-        "weight_hh_l0": (6, 2),
-        "weight_ih_l1": (6, 2),
-        "weight_hh_l1": (6, 2),
-    }
-    assert list(nn.LSTMCell(3, 2).state_dict()) == ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
-
-
 @pytest.mark.parametrize("make", [nn.RNNCell, nn.GRUCell, nn.LSTMCell])
 def test_a_cell_takes_a_batch_or_one_example(make: Any) -> None:
     layer = make(3, 2, dtype=np.float64)
