@@ -111,24 +111,6 @@ def test_a_label_that_is_no_class_is_ignored_and_told(cupy: Any, label: int) -> 
     assert host(gradient)[0].any()
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("ignored", [-100, 2])
-@pytest.mark.parametrize("shape", [(5, 3), (2, 3, 4)])
-def test_losses_of_nn(cupy: Any, shape: Any, ignored: int, reduction: str) -> None:
-    x, labels = normal(0, *shape), np.arange(np.prod(shape) // 3).reshape(shape[0], *shape[2:]) % 3
-    given: Any = {"reduction": reduction, "ignore_index": ignored}
-    here = tensor(x, requires_grad=True)
-    there = tensor(cupy.asarray(x), requires_grad=True)
-    loss: Any = nn.functional.cross_entropy(there, cupy.asarray(labels), **given)
-    wanted: Any = nn.functional.cross_entropy(here, labels, **given)
-    agree(cupy, loss.data, wanted.data)
-    loss.sum().backward()
-    wanted.sum().backward()
-    assert there.grad is not None
-    assert here.grad is not None
-    agree(cupy, there.grad.data, here.grad.data)
-
-
 def test_launches(stand_in_cupy: Any) -> None:
     cupy = stand_in_cupy
     x = tensor(cupy.asarray(normal(0, 3, 5, dtype=np.float32)), requires_grad=True)
