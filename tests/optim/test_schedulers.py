@@ -98,17 +98,6 @@ def test_a_plateau() -> None:
     assert again.best == 1.0
 
 
-def test_a_plateau_of_a_maximum() -> None:
-    scheduler = optim.ReduceLROnPlateau(
-        made(), mode="max", threshold=0.5, threshold_mode="abs", patience=0
-    )
-    scheduler.step(1.0)
-    scheduler.step(1.6)
-    assert scheduler.get_last_lr() == [0.2, 0.4]
-    scheduler.step(2.0)
-    assert scheduler.get_last_lr() == pytest.approx([0.02, 0.04])
-
-
 def test_messages() -> None:
     optimizer: Any = made()
     cases: list[tuple[Callable[[], Any], type[Exception], str]] = [
