@@ -110,14 +110,16 @@ def test_dtype_stays(xp: Any, make: Any, options: Any, dtype: Any) -> None:
 @every_case
 def test_row_sparse_gradients(make: Any, options: Any) -> None:
     """Rows that are named twice count once; the result is that of the dense gradient."""
-    rows, values = np.array([2, 0, 2]), np.random.default_rng(6).normal(size=(3, 2))
     x, y = (tensor(np.ones((4, 2)), requires_grad=True) for _ in range(2))
     one, other = make([x], **options), make([y], **options)
-    for k in range(3):
-        sparse = RowSparse(rows, values + k, (4, 2))
+    for rows in ([2, 0, 2], [3], [1, 2], []):
+        values = np.random.default_rng(len(rows)).normal(size=(len(rows), 2))
+        sparse = RowSparse(np.array(rows, np.int64), values, (4, 2))
         one.apply({x: sparse})
         other.apply({y: sparse.to_dense()})
     np.testing.assert_allclose(x.data, y.data, rtol=1e-14)
+    for key, value in other.state_dict()["state"].get(0, {}).items():
+        np.testing.assert_allclose(one.state_dict()["state"][0][key], value, rtol=1e-14)
 
 
 @pytest.mark.parametrize(
