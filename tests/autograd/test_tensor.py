@@ -44,6 +44,8 @@ def test_what_it_knows_of_itself() -> None:
     assert tensor(2.5).item() == 2.5
     assert [float(tensor(2.5)), int(tensor(2.5)), bool(tensor(0.0))] == [2.5, 2, False]
     assert [10, 11, 12][tensor(1)] == 11
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        [1, 2, 3][tensor(1.0)]
     with pytest.raises(ValueError):
         x.item()
     with pytest.raises(TypeError):
@@ -158,12 +160,6 @@ def test_views_share_memory_and_version() -> None:
     assert row.data.tolist() == [11.0, 0.0]
 
 
-def test_an_index_is_an_integer() -> None:
-    assert [1, 2, 3][tensor(1)] == 2
-    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
-        [1, 2, 3][tensor(1.0)]
-
-
 @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
 def test_arrays_with_arithmetic_of_their_own_are_refused() -> None:
     x = tensor([[1.0, 1.0], [2.0, 0.0]], requires_grad=True)
@@ -236,30 +232,6 @@ def test_functions_of_numpy_without_a_rule(xp: Any) -> None:
     assert host(np.zeros_like(x)).tolist() == [0.0] * 3
     assert of(xp, np.zeros_like(x))
     assert np.shape(x) == (3,)
-
-
-@pytest.mark.parametrize(
-    "index",
-    [
-        [0, 0, 2],
-        ([0, 0, 2],),
-        range(2),
-        np.array([0, 0, 2]),
-        [],
-        slice(None, None, 2),
-        np.int64(1),
-        None,
-    ],
-)
-def test_parts_of_an_array_of_cupy(cupy: Any, index: Any) -> None:
-    source = np.random.default_rng(0).normal(size=(3, 2))
-    here = tensor(source, requires_grad=True)
-    there = tensor(cupy.asarray(source), requires_grad=True)
-    results = [x[index] ** 2 for x in (here, there)]
-    close_on(cupy, results[1], results[0])
-    for result in results:
-        result.sum().backward()
-    close_on(cupy, there.grad, here.grad)
 
 
 def test_devices_are_not_mixed(cupy: Any) -> None:
