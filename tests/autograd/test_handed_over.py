@@ -145,17 +145,6 @@ def test_what_the_caller_and_hooks_have_stays_theirs() -> None:
     assert HELD[0].tolist() == [2.0] * 3
 
 
-def test_a_second_backward_adds() -> None:
-    x = tensor(np.zeros(3), requires_grad=True)
-    for _ in range(3):
-        before = x.grad
-        (x * 2).sum().backward()
-    assert before is not None
-    assert before.data.tolist() == [4.0] * 3
-    assert x.grad is not None
-    assert x.grad.data.tolist() == [6.0] * 3
-
-
 @pytest.mark.parametrize(
     ("make", "own"),
     [(lambda: np.ones((2, 3)), True), (lambda: kept(np.ones((2, 3))), False), (read_only, False)],

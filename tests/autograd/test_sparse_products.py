@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from telegrad.arrays import is_sparse
-from telegrad.autograd import Tensor, grad, gradcheck, no_grad, tensor
+from telegrad.autograd import Tensor, gradcheck, no_grad, tensor
 from telegrad.errors import AutogradError
 from tests.autograd.finite_differences import check_second_along_a_line
 from tests.gpu.stand_in import stand_in
@@ -66,14 +65,6 @@ def test_transposed_and_both_sides(matrix: Any) -> None:
     z = tensor(numbers(3, 4), requires_grad=True)
     assert gradcheck(lambda z: matrix @ z @ matrix, z)
     check_second_along_a_line(lambda z: (matrix @ z @ matrix) ** 2, z)
-
-
-def test_the_gradient_is_the_product_with_the_transposed_matrix() -> None:
-    matrix = sparse.csr_array(dense())
-    x = tensor(numbers(3, 2), requires_grad=True)
-    given = numbers(4, 2, seed=5)
-    (found,) = grad(matrix @ x, x, given)
-    np.testing.assert_allclose(found.data, dense().T @ given, rtol=1e-14)
 
 
 def test_what_needs_no_gradient_gives_a_tensor_too(matrix: Any) -> None:
@@ -143,12 +134,6 @@ def test_scipys_own_arrays_are_made_of_tensors_as_before() -> None:
     np.testing.assert_array_equal(sparse.csr_array(x).toarray(), dense())
     with pytest.raises(ValueError, match="requires_grad"):
         sparse.csr_array(tensor(dense(), requires_grad=True))
-
-
-def test_a_sparse_matrix_is_told_from_all_else() -> None:
-    assert is_sparse(sparse.csr_array(dense()))
-    assert is_sparse(sparse.coo_matrix(dense()))
-    assert not any(is_sparse(x) for x in (dense(), 1.0, [1.0], None, tensor([1.0])))
 
 
 class _SparseOfGpu:

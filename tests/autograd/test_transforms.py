@@ -256,16 +256,6 @@ def test_with_create_graph_all_of_it_can_be_differentiated(compute: Any) -> None
     assert gradcheck(lambda x: tuple(flatten(compute(x * 1.0))[0]), tensor(X, requires_grad=True))
 
 
-def test_they_may_stand_inside_each_other() -> None:
-    """d/dx [x * d/dy (x y)] = d/dx [x x] = 2 x: what a global trace of one thread gets wrong."""
-
-    def outer(x: Any) -> Any:
-        slope = tg.value_and_grad(lambda y: x * y, create_graph=True)(2.0)[1]
-        return x * slope
-
-    assert tg.value_and_grad(outer)(3.0)[1].item() == 6.0
-
-
 def test_grad_over_trees() -> None:
     parameters: dict[str, Any] = {
         "w": tensor(X, requires_grad=True),
