@@ -75,18 +75,6 @@ def test_more_halves_than_a_grid(cupy: Any, half: int) -> None:
     agree(cupy, found, kernels.gated_gradient(g, x), times=10)
 
 
-@pytest.mark.parametrize("gate", ["gelu", "silu", "sigmoid"])
-def test_one_launch_each_way_of_a_gate(stand_in_cupy: Any, gate: str) -> None:
-    gradient = stand_in_cupy.ones((3, 5), dtype=np.float32)
-    x = tensor(stand_in_cupy.ones((3, 10), dtype=np.float32), requires_grad=True)
-    with launches() as forward:
-        y = nn.functional.glu(x, gate=gate)
-    with launches() as backward:
-        y.backward(gradient)
-    assert forward == ["gated_forward"]
-    assert backward == ["gated_backward"]
-
-
 def _twin(function: Any, form: str, dtype: Any, *values: Any) -> Any:
     return function(*values, approximate=form).astype(dtype)
 
@@ -99,17 +87,22 @@ def test_more_items_than_threads(cupy: Any, size: int, dtype: Any) -> None:
     agree(cupy, kernels.gelu(cupy.asarray(x)), kernels.gelu(x))
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_one_launch_each_way(stand_in_cupy: Any, form: str) -> None:
-    cupy = stand_in_cupy
-    gradient = cupy.ones((3, 5), dtype=np.float32)
-    x = tensor(cupy.ones((3, 5), dtype=np.float32), requires_grad=True)
+@pytest.mark.parametrize(
+    ("kernel", "function", "option"),
+    [
+        *(("gelu", nn.functional.gelu, {"approximate": form}) for form in FORMS),
+        *(("gated", nn.functional.glu, {"gate": gate}) for gate in ("gelu", "silu", "sigmoid")),
+    ],
+)
+def test_one_launch_each_way(stand_in_cupy: Any, kernel: str, function: Any, option: Any) -> None:
+    x = tensor(stand_in_cupy.ones((3, 10), dtype=np.float32), requires_grad=True)
     with launches() as forward:
-        y = nn.functional.gelu(x, form)
+        y = function(x, **option)
+    gradient = stand_in_cupy.ones(y.shape, dtype=np.float32)
     with launches() as backward:
         y.backward(gradient)
-    assert forward == ["gelu_forward"]
-    assert backward == ["gelu_backward"]
+    assert forward == [f"{kernel}_forward"]
+    assert backward == [f"{kernel}_backward"]
 
 
 def test_far_and_special_numbers(cupy: Any) -> None:
