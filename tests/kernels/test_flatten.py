@@ -41,6 +41,9 @@ def test_there_and_back(shapes: list[Any], scale: float, dtype: Any) -> None:
         np.testing.assert_allclose(after, before, rtol=1e-6)
 
 
+@pytest.mark.timeout(
+    300
+)  # the first run compiles a kernel for each pair of dtypes, 2 s to 6 s each
 @few
 @given(
     st.lists(st.sampled_from(EDGES), min_size=1, max_size=5),
