@@ -92,6 +92,13 @@ def test_a_gradient_of_the_wrong_shape() -> None:
         backward([leaf(1.0)], [None, None])
 
 
+def test_several_roots_are_one_pass() -> None:
+    x = leaf(3.0)
+    y = x * x
+    backward([y.sum(), (y * 2).sum()])
+    assert gradient_of(x) == [18.0]
+
+
 def test_saved_values_are_freed_as_it_goes() -> None:
     x = leaf(1.0, 2.0)
     hidden = np.exp(x)
