@@ -44,21 +44,25 @@ def some_text() -> example.Text:
     return example.Text("so many words, and every one of them is said again. " * 9)
 
 
-def train_on_workers() -> tuple[dict[str, Array], list[float], dict[str, Array]]:
+def train_on_workers() -> tuple[list[str], dict[str, Array], list[float], dict[str, Array]]:
+    """Returns the owners of the layers, the first state, the losses and the last state."""
     text = some_text()
     _, outer, inner = rpc.get_worker_infos()
     model = example.CharacterModel(len(text.characters), outer, inner)
+    parts = (model.embedding, model.lstm, model.decoder)
+    owners = [part.get_module_rref().owner_name() for part in parts]
     first = model.state_dict()
     training = example.Training(model)
     pieces = itertools.islice(example.batches(text.training), STEPS)
     losses = [training.step(*piece) for piece in pieces]
-    return first, losses, model.state_dict()
+    return owners, first, losses, model.state_dict()
 
 
 @pytest.mark.usefixtures("_small")
 def test_the_split_model_learns_what_it_would_in_one_process() -> None:
     with Cluster(3) as cluster:
-        first, losses, last = cluster.call(0, train_on_workers)
+        owners, first, losses, last = cluster.call(0, train_on_workers)
+    assert owners == ["worker1", "worker2", "worker1"]
     text = some_text()
     model = Local(len(text.characters))
     model.load_state_dict(first)
