@@ -48,16 +48,6 @@ def test_gradients_pass_where_items_did() -> None:
     assert gradgradcheck(call, leaf)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_dtypes(dtype: Any) -> None:
-    x = Tensor(np.ones(8, dtype), requires_grad=True)
-    y = F.dropout(x)
-    y.sum().backward()
-    assert y.dtype == dtype
-    assert x.grad is not None
-    assert x.grad.dtype == dtype
-
-
 def test_the_module() -> None:
     layer = nn.Dropout(0.5, rng=np.random.default_rng(0))
     x = np.ones(100)

@@ -117,15 +117,6 @@ def test_state_dict_is_a_snapshot_that_loads() -> None:
     assert second.scale.dtype == np.float32
 
 
-def test_train_and_eval_reach_all_modules() -> None:
-    net = Net()
-    assert net.training
-    assert net.eval() is net
-    assert not any(module.training for module in net.modules())
-    net.train()
-    assert all(module.training for module in net.modules())
-
-
 def test_a_deep_copy_is_independent() -> None:
     net = Net()
     other = copy.deepcopy(net)
