@@ -1,9 +1,7 @@
-"""Complex numbers through every operator, where a phase has no direction, and what is refused."""
+"""Complex numbers through items, where a phase has no direction, and what is refused."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,22 +12,10 @@ from tests.autograd.samples.sample import complex_numbers
 
 Z = complex_numbers((2, 2))
 W = complex_numbers((2, 2), seed=3)
-IN_PLACE: list[Callable[..., Any]] = [
-    operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow,
-]  # fmt: skip
 
 
 def leaf(x: Any) -> Tensor:
     return Tensor(x, requires_grad=True)
-
-
-@pytest.mark.parametrize("function", IN_PLACE)
-def test_operators_in_place(function: Any) -> None:
-    def changed(x: Any, y: Any) -> Any:
-        return function(x * 1, y)
-
-    assert gradcheck(changed, [leaf(Z), leaf(W)])
-    assert gradgradcheck(changed, [leaf(Z), leaf(Z.real)])
 
 
 def test_items() -> None:
