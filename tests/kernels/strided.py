@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from telegrad.kernels.cuda import kernel
 from tests.gpu.comparison import host, of
 
-__all__ = ["DTYPES", "EDGES", "agree", "few", "laid", "layouts", "small_grid"]
+__all__ = ["DTYPES", "EDGES", "agree", "compiles", "few", "laid", "layouts", "small_grid"]
 
 DTYPES: list[Any] = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
 EDGES = [0, 1, 31, 32, 33, 1025]
@@ -26,6 +26,8 @@ few = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
+# The first run compiles a kernel for each choice of dtypes and forms: 2 s, and 6 s on a busy machine.
+compiles = pytest.mark.timeout(300)
 layouts = st.sampled_from(["plain", "transposed", "steps", "reversed", "offset"])
 
 

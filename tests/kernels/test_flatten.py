@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from telegrad import kernels
 from tests.gpu.comparison import host, normal, of
 from tests.gpu.launches import calls_of, launches
-from tests.kernels.strided import EDGES, ROUNDING, agree, few, laid, layouts, small_grid
+from tests.kernels.strided import EDGES, ROUNDING, agree, compiles, few, laid, layouts, small_grid
 
 __all__ = ["small_grid"]
 
@@ -41,9 +41,7 @@ def test_there_and_back(shapes: list[Any], scale: float, dtype: Any) -> None:
         np.testing.assert_allclose(after, before, rtol=1e-6)
 
 
-@pytest.mark.timeout(
-    300
-)  # the first run compiles a kernel for each pair of dtypes, 2 s to 6 s each
+@compiles
 @few
 @given(
     st.lists(st.sampled_from(EDGES), min_size=1, max_size=5),

@@ -13,7 +13,7 @@ from telegrad import kernels, nn
 from telegrad.autograd import tensor
 from tests.gpu.comparison import host
 from tests.gpu.launches import launches
-from tests.kernels.strided import DTYPES, EDGES, agree, few, laid, layouts, small_grid
+from tests.kernels.strided import DTYPES, EDGES, agree, compiles, few, laid, layouts, small_grid
 
 __all__ = ["small_grid"]
 
@@ -42,6 +42,7 @@ def test_cupys_numbers_are_numpys(
     agree(cupy, there, x)
 
 
+@compiles
 @few
 @given(
     st.lists(st.integers(0, 5), max_size=2),

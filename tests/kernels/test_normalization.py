@@ -14,7 +14,7 @@ from telegrad.autograd import tensor
 from telegrad.kernels import normalization
 from tests.gpu.comparison import host, normal
 from tests.gpu.launches import launches
-from tests.kernels.strided import DTYPES, EDGES, agree, few, laid, layouts, small_grid
+from tests.kernels.strided import DTYPES, EDGES, agree, compiles, few, laid, layouts, small_grid
 
 __all__ = ["small_grid"]
 
@@ -69,6 +69,7 @@ def both(cupy: Any, shape: Any, over: Any, dtype: Any, layout: str, given: Any, 
                 agree(cupy, actual, each, times=100, dtype=dtype)
 
 
+@compiles
 @few
 @given(
     cases(),
