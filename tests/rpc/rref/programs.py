@@ -115,10 +115,6 @@ def make_rref(value: Any) -> RRef[Any]:
     return RRef(value)
 
 
-def collect_garbage() -> None:
-    gc.collect()
-
-
 async def block_the_loop(rref: RRef[Any]) -> str:
     try:
         rref.to_here()

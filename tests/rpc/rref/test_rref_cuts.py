@@ -1,7 +1,4 @@
-"""References over a cut of the network: all that they raise, on both sides, is telegrad's own.
-
-`tests/test_raises.py` reads which errors the package makes, but not whether a loss leads to them.
-"""
+"""References over a cut of the network: all that they raise, on both sides, is the loss of the owner."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from typing import Any
 import pytest
 
 from telegrad import rpc
-from telegrad.errors import TelegradError, WorkerLostError
+from telegrad.errors import OwnerLostError, WorkerLostError
 from telegrad.rpc import RRef
 from telegrad.testing import Cluster, FaultPlan
 from telegrad.testing.leaks import wait_until_gone
@@ -39,6 +36,12 @@ async def awaited(rref: RRef[Any]) -> Any:
     return await rref
 
 
+def the_other(rref: RRef[Any]) -> str:
+    """Returns the worker that is neither this one nor the owner."""
+    (name,) = {*NAMES} - {rpc.get_worker_info().name, rref.owner_name()}
+    return name
+
+
 # What a worker does with a reference to a Model whose owner it has lost.
 VERBS: dict[str, Callable[[RRef[Any]], object]] = {
     "to_here": lambda rref: rref.to_here(),
@@ -48,8 +51,8 @@ VERBS: dict[str, Callable[[RRef[Any]], object]] = {
     "a method whose value stays": lambda rref: rref.remote().read().to_here(),
     "an attribute": lambda rref: rref.rpc_sync().steps,
     "a stream": lambda rref: list(rref.rpc_stream().read()),
-    "local_value": lambda rref: rref.local_value(),
     "passed to its owner": lambda rref: rpc.rpc_sync(rref.owner(), fetch, (rref,)),
+    "passed to another": lambda rref: rpc.rpc_sync(the_other(rref), fetch, (rref,)),
     "made there": lambda rref: rpc.remote(rref.owner(), Model, (2,)).to_here(),
 }
 
@@ -70,8 +73,8 @@ def error_of(func: Callable[[], object]) -> BaseException | None:
     return None
 
 
-def check(found: dict[str, BaseException | None]) -> None:
-    others = {what: e for what, e in found.items() if not isinstance(e, TelegradError)}
+def check(found: dict[str, BaseException | None], expected: type[WorkerLostError]) -> None:
+    others = {what: e for what, e in found.items() if not isinstance(e, expected)}
     assert not others
 
 
@@ -119,9 +122,11 @@ def test_what_is_raised_once_the_owner_is_lost(cluster: Cluster) -> None:
     for healed in (False, True):  # a loss is for good
         if healed:
             cluster.network.heal()
-        for found in cluster.run(use_all):
+        for rank, found in enumerate(cluster.run(use_all)):
             assert len(found) >= 2 * len(VERBS)
-            check(found)
+            # The one that is alone may have heard that it was evicted.
+            check(found, WorkerLostError if rank == 1 else OwnerLostError)
+    assert not kept[0]["worker1, made here"].confirmed_by_owner()
     # What the owner is not lost for goes on.
     assert cluster.call(0, kept[0]["worker2, made here"].rpc_sync().step, 0.5) == 2
 
@@ -137,6 +142,8 @@ def test_what_waits_when_the_owner_is_lost(cluster: Cluster) -> None:
             made = rpc.remote(owner, make_slowly, ("cut", "value"), timeout=SECONDS)
             found[f"a method on {rank} of {owner}"] = made.rpc_async().upper()
             found[f"a call on {rank} to {owner}"] = rpc.rpc_async(owner, fetch, (made,))
+            found[f"a call on {rank} to another"] = rpc.rpc_async(the_other(made), fetch, (made,))
+            found[f"a fetch on {rank} of {owner}"] = rpc.to_thread(made.to_here)
         return found
 
     waiting = cluster.run(start)
@@ -144,5 +151,5 @@ def test_what_waits_when_the_owner_is_lost(cluster: Cluster) -> None:
     with ThreadPoolExecutor(8) as pool:
         for futures in waiting:
             errors = pool.map(error_of, [each.wait for each in futures.values()])
-            check(dict(zip(futures, errors, strict=True)))
+            check(dict(zip(futures, errors, strict=True)), WorkerLostError)
     gate.set()

@@ -15,7 +15,6 @@ from telegrad.errors import (
     DecodeError,
     EncodeError,
     NotInitializedError,
-    OwnerLostError,
     TelegradError,
     ValueNotFoundError,
 )
@@ -30,7 +29,6 @@ from tests.rpc.rref.programs import (
     GateError,
     Model,
     N,
-    collect_garbage,
     confirmed,
     drained,
     fail,
@@ -232,18 +230,6 @@ def test_a_reference_that_is_dropped_at_once(worker0: None) -> None:
         RRef(object())
 
 
-def test_a_reference_in_a_cycle_is_freed(worker0: None) -> None:
-    cycle: list[Any] = [rpc.remote("worker1", Model, (4,))]
-    cycle.append(cycle)
-
-
-def test_a_user_keeps_the_value_when_the_owner_drops_it(worker0: None) -> None:
-    rref = rpc.rpc_sync("worker1", make_rref, ("kept",))
-    rpc.rpc_sync("worker1", collect_garbage)
-    assert rref.to_here() == "kept"
-    assert rref.confirmed_by_owner()
-
-
 def test_a_reply_that_nobody_reads_gives_its_forks_back(worker0: None) -> None:
     rpc.rpc_async("worker1", make_rref, ("unread",))
 
@@ -300,31 +286,6 @@ def test_after_shutdown() -> None:
     repr(kept), repr(mine)
 
 
-def test_a_lost_owner() -> None:
-    def before() -> RRef[Model]:
-        rref = rpc.remote("worker1", Model, (4,))
-        rref.rpc_sync().me()
-        return rref
-
-    def after(rref: RRef[Model]) -> None:
-        for use in (rref.to_here, rref.rpc_sync().me, rref.rpc_async().me().wait):
-            with pytest.raises(OwnerLostError) as caught:
-                use()
-            assert caught.value.worker == "worker1"
-        with pytest.raises(OwnerLostError):
-            rpc.rpc_sync("worker2", read_value, (rref,))
-        assert not rref.confirmed_by_owner()
-
-    with Cluster(N, options=rpc.RpcOptions(timeout=20.0, lost_after=1.0)) as cluster:
-        rref = on(cluster, 0, before)
-        cluster.kill(1)
-        with pytest.raises(OwnerLostError):
-            on(cluster, 0, rref.to_here)
-        on(cluster, 0, after, rref)
-        del rref
-        drained(cluster)
-
-
 def test_a_lost_user_lets_go_one_bound_later() -> None:
     with Cluster(N, options=rpc.RpcOptions(timeout=20.0, lost_after=1.0)) as cluster:
         kept = on(cluster, 1, lambda: rpc.rpc_sync("worker0", make_rref, ("kept",)))
@@ -347,23 +308,6 @@ def test_a_lost_user_holds_its_values_for_one_bound() -> None:
         owner.expire(lost)
         assert owner.counts() == (0, 0)
         del kept
-
-
-def test_an_owner_lost_while_it_creates() -> None:
-    gates["slow"] = threading.Event()
-
-    def ask() -> tuple[RRef[int], list[Future[Any]]]:
-        rref = rpc.remote("worker1", make_slowly, ("slow", 5))
-        waiting = [rref.rpc_async().bit_length(), rpc.rpc_async("worker2", read_value, (rref,))]
-        return rref, waiting
-
-    with Cluster(N, options=rpc.RpcOptions(timeout=20.0, lost_after=1.0)) as cluster:
-        rref, waiting = on(cluster, 0, ask)
-        cluster.kill(1)
-        for use in (rref.to_here, rref.to_here, *(future.wait for future in waiting)):
-            with pytest.raises(OwnerLostError):
-                on(cluster, 0, use)
-        gates["slow"].set()
 
 
 def test_a_worker_that_speaks_for_others_is_not_heard(

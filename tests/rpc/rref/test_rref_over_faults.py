@@ -30,10 +30,8 @@ from tests.rpc.rref.test_rref_attributes import (  # noqa: F401
 from tests.rpc.rref.test_rref_confirmation import test_what_arrives_is_confirmed  # noqa: F401
 from tests.rpc.rref.test_rref_faults import (  # noqa: F401
     test_a_failed_creation,
-    test_a_reference_in_a_cycle_is_freed,
     test_a_reference_that_is_dropped_at_once,
     test_a_reply_that_nobody_reads_gives_its_forks_back,
-    test_a_user_keeps_the_value_when_the_owner_drops_it,
     test_an_argument_that_cannot_travel_leaves_nothing,
     test_creations_that_cannot_start,
     test_release,
