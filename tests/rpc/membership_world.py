@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from telegrad import rpc
 from telegrad.rendezvous import Coordinator, JobAddress
 from telegrad.rpc import seams
-from telegrad.testing import FaultyNetwork, FaultyTransport, leaks
+from telegrad.testing import FaultPlan, FaultyNetwork, FaultyTransport, leaks
 from telegrad.testing.faults import KillableTransport
 from telegrad.transport import (
     GrpcTransport,
@@ -66,12 +66,15 @@ class World:
     Args:
         kind: "inproc" or "grpc".
         size: World size.
+        faults: Of the network; none by default.
         options: For each worker.
     """
 
-    def __init__(self, kind: str, size: int, **options: Any) -> None:
+    def __init__(
+        self, kind: str, size: int, *, faults: FaultPlan | None = None, **options: Any
+    ) -> None:
         self.size = size
-        self.network = FaultyNetwork()
+        self.network = FaultyNetwork(faults)
         self._inproc = InprocNetwork() if kind == "inproc" else None
         self._options = {"timeout": LIMIT, "init_timeout": LIMIT, **options}
         self._token = make_token()

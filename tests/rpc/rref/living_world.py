@@ -9,27 +9,17 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 from telegrad import rpc
-from telegrad.compose import make_agent
 from telegrad.errors import DuplicateNameError, OwnerLostError, TelegradError
-from telegrad.rendezvous import Coordinator, JobAddress
-from telegrad.rpc import Future, RpcOptions, RRef, seams
+from telegrad.rpc import Future, RRef, seams
 from telegrad.rpc.rref.table import RRefRegistry
-from telegrad.testing import FaultPlan, FaultyNetwork, FaultyTransport
-from telegrad.testing.faults import KillableTransport
+from telegrad.testing import FaultPlan
 from telegrad.testing.leaks import wait_until_gone
-from telegrad.transport import (
-    InprocNetwork,
-    InprocTransport,
-    Transport,
-    make_token,
-    shared_loop_thread,
-)
 from telegrad.types import WorkerInfo
+from tests.rpc.membership_world import World
 
 N = 4
 SECONDS = 20.0
@@ -132,22 +122,11 @@ class LivingWorld:
     def __post_init__(self) -> None:
         Thing.made.clear()
         bag.clear()
-        self.network = InprocNetwork()
-        self.faulty = None if self.faults is None else FaultyNetwork(self.faults)
-        self.transports: dict[int, KillableTransport] = {}
-        self.token = make_token()
-        self.loop = shared_loop_thread().acquire()
-        self.coordinator = Coordinator(
-            [self._transport("")],
-            job="living",
-            token=self.token,
-            world_size=N,
-            lost_after=self.lost_after,
+        self.world = World(
+            "inproc", N, faults=self.faults, timeout=SECONDS, lost_after=self.lost_after
         )
-        (self.endpoint,) = self.coordinator.start()
         self.lives = dict.fromkeys(range(N), 0)
-        with ThreadPoolExecutor(N) as pool:
-            self.agents = dict(enumerate(pool.map(self._join, range(N))))
+        self.agents = dict(enumerate(self.world.join_all()))
 
     # What happens.
 
@@ -252,7 +231,7 @@ class LivingWorld:
     def kill(self, r: int) -> None:
         """Ends a worker without a goodbye, with all that it holds."""
         agent = self.agents.pop(r)
-        self.loop.run(self.transports[r].kill(), SECONDS)
+        self.world.kill(agent)
         agent.shutdown(graceful=False)
         for handle in [each for each in self.handles if each.holder[0] == r]:
             self.drop(handle, release=False)
@@ -269,7 +248,7 @@ class LivingWorld:
 
         def join() -> bool:
             try:
-                joined.append(self._join(r))
+                joined.append(self.world.join(r))
             except DuplicateNameError:
                 return False  # the coordinator has not missed its predecessor yet
             return True
@@ -327,10 +306,7 @@ class LivingWorld:
     def close(self) -> None:
         self.handles.clear()
         bag.clear()
-        with ThreadPoolExecutor(N) as pool:
-            list(pool.map(lambda agent: agent.shutdown(graceful=False), self.agents.values()))
-        self.coordinator.close(1.0)
-        self.loop.release()
+        self.world.close()
 
     def _let_go_of_keepers(self, which: Callable[[Handle], bool]) -> None:
         for kept in [each for each in self.keepers if which(each)]:
@@ -338,26 +314,6 @@ class LivingWorld:
             del bag[kept.label]
 
     # How it is made.
-
-    def _join(self, r: int) -> seams.AgentCore:
-        transport = self.transports[r] = KillableTransport(self._transport(f"w{r}"))
-        address = JobAddress(
-            host="",
-            port=0,
-            rank=r,
-            world_size=N,
-            job="living",
-            hosts_store=False,
-            endpoint=self.endpoint,
-        )
-        options = RpcOptions(timeout=SECONDS, lost_after=self.lost_after, token=self.token)
-        return make_agent(
-            address, name=f"w{r}", options=options, token=self.token, transports=[transport]
-        )
-
-    def _transport(self, name: str) -> Transport:
-        inner = InprocTransport(self.network)
-        return inner if self.faulty is None else FaultyTransport(inner, self.faulty, name=name)
 
     def _pending(self) -> list[Handle]:
         held = [each for each in self.handles if self.lives_now(each.owner)]
