@@ -128,6 +128,7 @@ class OverFaults(LivingMachine):
     lost_after = OPTIONS.lost_after
 
 
+@pytest.mark.timeout(200)  # it computes all the time: 10 s alone, a minute where ten others do
 def test_random_schedules() -> None:
     run_state_machine_as_test(LivingMachine, settings=some(5))
 
