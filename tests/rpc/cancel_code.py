@@ -242,11 +242,10 @@ def hold_again_later(name: str) -> rpc.Future[str]:
 
 
 @rpc.idempotent
-def total_again(name: str, array: FloatArray) -> float:
-    notes(name).put(float(array.sum()))
+def total_again(name: str, array: FloatArray, factor: rpc.RRef[float]) -> float:
     gates(f"{name}-entered").set()
     assert gates(name).wait(30)
-    return float(array.sum())
+    return float(array.sum()) * factor.to_here()
 
 
 @rpc.idempotent
@@ -285,11 +284,3 @@ class Marked:
 @rpc.idempotent
 def run_until_cancelled_again(name: str) -> str:
     return run_until_cancelled(name)
-
-
-@rpc.idempotent
-def fetch_again(name: str, rref: rpc.RRef[Any]) -> Any:
-    value = rref.to_here()
-    gates(f"{name}-entered").set()
-    assert gates(name).wait(30)
-    return value

@@ -41,9 +41,7 @@ gates = remote_code.gates
 
 
 @pytest.fixture(autouse=True)
-def _fresh_notes() -> Iterator[None]:
-    notes.begin()
-    yield
+def _fresh_notes() -> None:
     notes.begin()
 
 
@@ -81,6 +79,13 @@ def known_as_lost(job: Job, rank: int) -> None:
 def waits_for_a_return(job: Job, rank: int = 0) -> None:
     calling = job.agents[rank].calling
     leaks.wait_until_gone("waits", lambda: [] if len(calling.away) else ["no call waits"])
+
+
+def lose_while_it_runs(job: Job, name: str, lost: int = 1, caller: int = 0) -> None:
+    """Loses the callee once the call has entered its function; returns when the call waits."""
+    assert entered(name)
+    lose(job, lost)
+    waits_for_a_return(job, caller)
 
 
 def none_waits(job: Job, rank: int = 0) -> bool:
@@ -160,9 +165,7 @@ def test_a_call_whose_callee_comes_back(
     job: Job, func: Callable[..., Any], target: Callable[[Job], Any]
 ) -> None:
     future = call(job, 0, func, "back", to=target(job))
-    assert entered("back")
-    lose(job, 1)
-    waits_for_a_return(job)
+    lose_while_it_runs(job, "back")
     gates("back").set()
     job.rejoin(1)
     assert future.wait() == "back"
@@ -170,31 +173,23 @@ def test_a_call_whose_callee_comes_back(
     assert notes("back").empty()
 
 
-def test_the_arguments_are_those_of_the_call(job: Job) -> None:
+@pytest.mark.parametrize("lost_before", [False, True])
+def test_the_arguments_are_those_of_the_call(job: Job, lost_before: bool) -> None:
+    """References, too, travel again."""
     array = np.arange(5.0)
-    future = call(job, 0, cancel_code.total_again, "total", array)
-    assert entered("total")
-    array[:] = -1.0
-    lose(job, 1)
-    waits_for_a_return(job)
-    gates("total").set()
-    job.rejoin(1)
-    assert future.wait() == 10.0
-    assert [notes("total").get(timeout=20) for _ in range(2)] == [10.0, 10.0]
-
-
-def test_references_travel_again(job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
-        rref = rpc.RRef({"lr": 0.1})
-    future = call(job, 0, cancel_code.fetch_again, "rref", rref)
-    assert entered("rref")
-    lose(job, 1)
-    waits_for_a_return(job)
-    gates("rref").set()
-    job.rejoin(1)
-    assert future.wait() == {"lr": 0.1}
-    with seams.use_agent(job.agents[0]):
-        rref.release()
+    with seams.use_agent(job.agents[0]), rpc.RRef(2.0) as factor:
+        if lost_before:
+            known_as_lost(job, 1)
+        future = call(job, 0, cancel_code.total_again, "total", array, factor)
+        if not lost_before:
+            assert entered("total")
+        array[:] = -1.0
+        if not lost_before:
+            lose(job, 1)
+        waits_for_a_return(job)
+        gates("total").set()
+        job.rejoin(1)
+        assert future.wait() == 20.0
 
 
 def test_two_attempts_may_run_at_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,9 +268,8 @@ def test_eviction_is_no_loss_of_the_callee(job: Job, to: str) -> None:
 
 def test_no_more_often_than_it_was_told(job: Job) -> None:
     future = call(job, 0, cancel_code.hold_again, "often")
+    lose_while_it_runs(job, "often")
     assert notes("often").get(timeout=20) == "w1"
-    lose(job, 1)
-    waits_for_a_return(job)
     job.rejoin(1)
     assert notes("often").get(timeout=20) == "w1"
     lose(job, 1)
@@ -285,17 +279,6 @@ def test_no_more_often_than_it_was_told(job: Job) -> None:
 
 
 # -- its end
-
-
-def test_arguments_are_those_of_the_call_where_the_callee_was_lost_before(job: Job) -> None:
-    known_as_lost(job, 1)
-    array = np.arange(5.0)
-    gates("early").set()
-    future = call(job, 0, cancel_code.total_again, "early", array)
-    array[:] = -1.0
-    waits_for_a_return(job)
-    job.rejoin(1)
-    assert future.wait() == 10.0
 
 
 def test_a_worker_that_never_comes_back(job: Job) -> None:
@@ -322,9 +305,8 @@ def test_a_call_without_a_deadline_waits_as_long_as_a_join_may_take(job: Job) ->
 
 def test_cancelled_while_it_waits(job: Job) -> None:
     future = call(job, 0, cancel_code.hold_again, "waiting")
+    lose_while_it_runs(job, "waiting")
     assert notes("waiting").get(timeout=20) == "w1"
-    lose(job, 1)
-    waits_for_a_return(job)
     assert future.cancel()
     assert none_waits(job)
     with pytest.raises(CallCancelledError):
@@ -337,9 +319,7 @@ def test_cancelled_while_it_waits(job: Job) -> None:
 
 def test_cancelled_at_the_second_attempt(job: Job) -> None:
     future = call(job, 0, cancel_code.run_until_cancelled_again, "second")
-    assert entered("second")
-    lose(job, 1)
-    waits_for_a_return(job)
+    lose_while_it_runs(job, "second")
     gates("second-entered").clear()
     gates("second-cancelled").clear()
     job.rejoin(1)
@@ -352,9 +332,7 @@ def test_cancelled_at_the_second_attempt(job: Job) -> None:
 def test_cancelled_with_the_call_that_made_it(make_job: MakeJob) -> None:
     job = make_job(3)
     future = call(job, 0, cancel_code.retries_for_another, "w2", "outer", retry=0)
-    assert entered("outer")
-    lose(job, 2)
-    waits_for_a_return(job, 1)
+    lose_while_it_runs(job, "outer", lost=2, caller=1)
     future.cancel()
     wait_until_idle(job.agents[1])
     assert none_waits(job, 1)
@@ -364,9 +342,7 @@ def test_cancelled_with_the_call_that_made_it(make_job: MakeJob) -> None:
 def test_a_shutdown_ends_the_wait(make_job: MakeJob, graceful: bool) -> None:
     job = make_job(2)
     future = call(job, 0, cancel_code.hold_again, "shutdown")
-    assert entered("shutdown")
-    lose(job, 1)
-    waits_for_a_return(job)
+    lose_while_it_runs(job, "shutdown")
     job.agents[0].shutdown(graceful=graceful)
     with pytest.raises(NotInitializedError, match="come back"):
         future.wait()
@@ -393,9 +369,7 @@ def test_a_shutdown_waits_for_what_a_served_call_retries(make_job: MakeJob) -> N
     """The call that w1 serves goes on, and so does what it waits for."""
     job = make_job(3)
     future = call(job, 0, cancel_code.retries_for_another, "w2", "served", retry=0)
-    assert entered("served")
-    lose(job, 2)
-    waits_for_a_return(job, 1)
+    lose_while_it_runs(job, "served", lost=2, caller=1)
     leaving = threading.Thread(target=job.agents[1].shutdown)
     leaving.start()
     leaks.wait_until_gone(
