@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
@@ -20,47 +20,9 @@ FloatArray = npt.NDArray[np.float64]
 gates = remote_code.gates
 
 
-class Counts:
-    """What generators did, by name; all workers are one process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._yielded: dict[str, int] = {}
-        self._closed: dict[str, int] = {}
-
-    def begin(self) -> None:
-        with self._lock:
-            self._yielded, self._closed = {}, {}
-
-    def item(self, name: str) -> None:
-        with self._changed:
-            self._yielded[name] = self._yielded.get(name, 0) + 1
-            self._changed.notify_all()
-
-    def close(self, name: str) -> None:
-        with self._changed:
-            self._closed[name] = self._closed.get(name, 0) + 1
-            self._changed.notify_all()
-
-    def yielded(self, name: str) -> int:
-        with self._lock:
-            return self._yielded.get(name, 0)
-
-    def wait_yielded(self, name: str, count: int) -> bool:
-        with self._changed:
-            return self._changed.wait_for(lambda: self._yielded.get(name, 0) >= count, 20)
-
-    def wait_closed(self, name: str, count: int = 1) -> bool:
-        with self._changed:
-            return self._changed.wait_for(lambda: self._closed.get(name, 0) >= count, 20)
-
-    def closed(self, name: str) -> int:
-        with self._lock:
-            return self._closed.get(name, 0)
-
-
-counts = Counts()
+yielded: Counter[str] = (
+    Counter()
+)  # items of each generator, by its name; all workers are one process
 
 
 @contextlib.contextmanager
@@ -69,13 +31,18 @@ def noted(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        counts.close(name)
+        gates(f"{name}-closed").set()
+
+
+def closed(name: str) -> bool:
+    """Waits until a generator was closed."""
+    return gates(f"{name}-closed").wait(20)
 
 
 def count(n: int, name: str = "") -> Iterator[int]:
     with noted(name):
         for i in range(n):
-            counts.item(name)
+            yielded[name] += 1
             yield i
 
 
@@ -83,14 +50,14 @@ async def acount(n: int, name: str = "") -> AsyncIterator[int]:
     with noted(name):
         for i in range(n):
             await turn()
-            counts.item(name)
+            yielded[name] += 1
             yield i
 
 
 async def acount_without_waits(n: int, name: str = "") -> AsyncIterator[int]:
     with noted(name):
         for i in range(n):
-            counts.item(name)
+            yielded[name] += 1
             yield i
 
 
@@ -119,7 +86,7 @@ def arrays(n: int, size: int, name: str = "") -> Iterator[FloatArray]:
     array = np.empty(size)
     for i in range(n):
         array[:] = i
-        counts.item(name)
+        yielded[name] += 1
         yield array
         array[:] = -1.0
 
@@ -168,23 +135,22 @@ async def aswallows(name: str) -> AsyncIterator[int]:
 
 async def aholds_in_finally(name: str) -> AsyncIterator[int]:
     """Awaits while it is closed."""
-    try:
-        for i in range(2**62):
-            counts.item(name)
-            yield i
-    finally:
-        await turn(2)
-        counts.close(name)
+    with noted(name):
+        try:
+            for i in range(2**62):
+                yield i
+        finally:
+            await turn(2)
 
 
 def refuses_to_close(name: str) -> Iterator[int]:
     with noted(name):
         while True:
             try:
-                counts.item(name)
+                yielded[name] += 1
                 yield 1
             except GeneratorExit:
-                counts.item(f"{name}-refused")
+                yielded[f"{name}-refused"] += 1
                 yield 2
 
 
@@ -279,10 +245,6 @@ def total(to: str, func: Callable[..., Any], n: int) -> int:
     """A served call that reads a stream."""
     with rpc.stream(to, func, (n,)) as items:
         return sum(items)
-
-
-async def atotal(to: str, n: int) -> int:
-    return sum([each async for each in rpc.stream(to, acount, (n,))])
 
 
 async def blocks_the_user_loop(to: str) -> int:

@@ -166,14 +166,6 @@ def test_a_generator_stays_in_one_context(job: Job, func: Callable[..., Any]) ->
     assert list(rpc.stream("w1", func, (300,))) == ["inside"] * 300 + ["outside"]
 
 
-def test_served_calls_read_streams(job: Job) -> None:
-    for func in (stream_code.count, stream_code.acount):
-        assert rpc.rpc_sync("w1", stream_code.total, ("w2", func, 100)) == 4950
-        assert rpc.rpc_sync("w1", stream_code.total, ("w1", func, 100)) == 4950
-    assert rpc.rpc_sync("w1", stream_code.atotal, ("w2", 100)) == 4950
-    assert rpc.rpc_sync("w1", stream_code.atotal, ("w1", 100)) == 4950
-
-
 @pytest.mark.parametrize("func", [stream_code.relayed, stream_code.arelayed])
 def test_streams_of_streams(job: Job, func: Callable[..., Any]) -> None:
     path = ["w2", "w0", "w1", "w2"]
