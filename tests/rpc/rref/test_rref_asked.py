@@ -1,8 +1,7 @@
-"""The caller's end of one RRef without workers: when its fork is kept, what the log is told, and ticks."""
+"""The caller's end of one RRef without workers: when its fork is kept, and ticks."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +17,7 @@ from telegrad.rpc import Future, seams
 from telegrad.rpc.agent.options import RpcOptions
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.future.future import new_future
-from telegrad.rpc.future.unread import Report, UnreadErrors
+from telegrad.rpc.future.unread import UnreadErrors
 from telegrad.rpc.rref.calls import RRefCalls
 from telegrad.rpc.rref.table import USER_DELETE, Reference, RRefRegistry
 from telegrad.types import WorkerInfo
@@ -43,8 +42,7 @@ class Alone:
         self.posted: list[str] = []
         self.on_post: Callable[[], object] = int
         self.waiting: list[Callable[[], None]] = []  # what is to be called later
-        self.unread = UnreadErrors(self.after, self.submit)
-        self.attachments.attach(self.unread)
+        self.attachments.attach(UnreadErrors(self.after, self.submit))
         self.registry = RRefRegistry(cast("AgentCore", self))
         self.calls = RRefCalls(self.registry)
 
@@ -76,11 +74,6 @@ class Alone:
         reference = self.create()
         self.replies[0].set_result("a.Class")
         return reference
-
-    def told(self) -> list[Report]:
-        gc.collect()
-        told = [self.unread.reports.get() for _ in range(self.unread.reports.qsize())]
-        return [each for each in told if isinstance(each, Report)]
 
     def deleted(self) -> list[str]:
         self.registry.drain()
@@ -178,33 +171,6 @@ def test_a_creation_that_was_late_and_whose_owner_is_lost(
     for _ in range(2):
         with pytest.raises(error):
             alone.calls.fetch(reference, None).wait()
-
-
-def test_the_log_is_told_when_the_reference_and_its_creation_have_ended() -> None:
-    for first in ("reference", "creation"):
-        alone = Alone()
-        made = [alone.create()]
-        if first == "reference":
-            made.clear()
-        assert alone.told() == []
-        alone.replies.pop().set_exception(ValueError("x"))
-        if first == "creation":
-            assert alone.told() == []
-            made.clear()
-        (report,) = alone.told()
-        assert "rpc.remote of builtins:len on 'w1'" in report.label
-
-
-def test_the_log_is_not_told_of_what_somebody_hears() -> None:
-    for first in ("reference", "creation"):
-        alone = Alone()
-        made = [alone.create()]
-        made[0].hears()
-        if first == "reference":
-            made.clear()
-        alone.replies.pop().set_exception(ValueError("x"))
-        made.clear()
-        assert alone.told() == []
 
 
 def test_who_begins_while_a_tick_drains_starts_no_second_one() -> None:
