@@ -6,24 +6,26 @@ import asyncio
 import itertools
 import math
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
 from telegrad import rpc
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall
+from telegrad.rpc.call.table import PendingCall
 from telegrad.rpc.deadlock.graph import (
     MAX_COMBINATIONS,
     Stamps,
-    behind,
     limited,
     served_id,
     wait_of,
     ways,
 )
-from telegrad.rpc.future.waits import AwaitedFuture, Wait, comes_from
+from telegrad.rpc.future.waits import Wait, comes_from
 from telegrad.types import WorkerInfo
 from tests.repeated import on_examples
 from tests.rpc.turns import turn
@@ -91,43 +93,126 @@ def test_what_is_seen_of_futures_is_what_they_need(chance: random.Random) -> Non
                 assert seen == local.is_stuck(asks.runner, set(stuck))
 
 
-def test_what_asyncio_waits_for_is_seen() -> None:
+# -- what a task waits for ------------------------------------------------------------------------
+
+
+async def awaited(awaitable: Any) -> object:
+    return await awaitable
+
+
+def task(awaitable: Any) -> asyncio.Task[object]:
+    return asyncio.create_task(awaited(awaitable))
+
+
+async def all_tasks(a: Any, b: Any, other: Any) -> object:
+    return await asyncio.wait([task(a), task(b), task(turn())])
+
+
+async def first_task(a: Any, b: Any, other: Any) -> object:
+    return await asyncio.wait([task(a), task(b)], return_when=asyncio.FIRST_COMPLETED)
+
+
+async def some_task_in_time(a: Any, b: Any, other: Any) -> object:
+    return await asyncio.wait([task(a)], timeout=60)
+
+
+async def first_completed(a: Any, b: Any, other: Any) -> object:
+    return [done async for done in rpc.as_completed([a, b])]
+
+
+async def group(a: Any, b: Any, other: Any) -> object:
+    async with asyncio.TaskGroup() as tasks:
+        for each in (a, b, turn()):
+            tasks.create_task(awaited(each))
+    return None
+
+
+async def inside_a_group(a: Any, b: Any, other: Any) -> object:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(awaited(other))
+        return await asyncio.gather(asyncio.shield(a))
+
+
+def within(limit: float | None) -> Callable[..., Awaitable[object]]:
+    async def wait(a: Any, b: Any, other: Any) -> object:
+        async with asyncio.timeout(limit):
+            return await asyncio.shield(a)
+
+    return wait
+
+
+# Of a function that waits for the calls a and b, and for something else: the calls that nobody may
+# end if it is never to go on, one set of them for each condition.
+WAITS: dict[str, tuple[Callable[..., Awaitable[object]], list[str]]] = {
+    "await": (lambda a, b, other: awaited(a), ["a"]),
+    "a task": (lambda a, b, other: task(task(a)), ["a"]),
+    "shield": (lambda a, b, other: asyncio.gather(asyncio.shield(task(a))), ["a"]),
+    "what follows": (lambda a, b, other: a.then(rpc.Future.value).then(rpc.Future.value), ["a"]),
+    "collect_all": (lambda a, b, other: rpc.collect_all([a, b, other]), ["a", "b"]),
+    "first_n": (lambda a, b, other: rpc.first_n([a, b.then(rpc.Future.value)], 1), ["ab"]),
+    "first_n of another": (lambda a, b, other: rpc.first_n([a, other], 1), []),
+    "as_completed": (first_completed, ["ab"]),
+    "gather": (lambda a, b, other: asyncio.gather(a, awaited(b), turn()), ["ab"]),
+    "gather in gather": (
+        lambda a, b, other: asyncio.gather(a, asyncio.gather(awaited(a), a, b)),
+        ["ab"],
+    ),
+    "gather of another": (lambda a, b, other: asyncio.gather(a, other), []),
+    "wait": (all_tasks, ["a", "b"]),
+    "wait for the first": (first_task, ["ab"]),
+    "wait for a while": (some_task_in_time, []),
+    "a group": (group, ["ab"]),
+    "inside a group": (inside_a_group, []),
+    "wait_for without a limit": (lambda a, b, other: asyncio.wait_for(a, None), ["a"]),
+    "wait_for": (lambda a, b, other: asyncio.wait_for(asyncio.shield(a), 60), []),
+    "timeout without a limit": (within(None), ["a"]),
+    "timeout": (within(60), []),
+    "timeout in a task": (lambda a, b, other: asyncio.gather(within(60)(a, b, other)), []),
+    "sleep": (lambda a, b, other: asyncio.gather(asyncio.sleep(60)), []),
+}
+
+
+@pytest.mark.parametrize("how", WAITS)
+def test_what_a_task_waits_for_is_seen(how: str) -> None:
+    function, expected = WAITS[how]
+
     async def main() -> None:
-        future: rpc.Future[None] = rpc.Future()
-        waits = asyncio.create_task(_awaits(future))
-        both = asyncio.gather(waits, asyncio.shield(asyncio.sleep(60)))
-        outer = asyncio.create_task(_awaits(both))
-        runs = asyncio.current_task()
-        await turn(2)
-        assert runs is not None
-        assert wait_of(runs) is None
-        wait = wait_of(waits)
-        assert wait is not None
-        assert isinstance(wait.waker, AwaitedFuture)
-        assert wait.waker.wait.futures == (future,)
-        wait = wait_of(outer)
-        assert wait is not None
-        assert wait.waker is both
-        first, second = wait.things
-        assert first is waits
-        assert isinstance(second, asyncio.Future)
-        assert behind(asyncio.gather(future)) == (future,)
-        assert behind(asyncio.shield(future)) == (future,)
-        (sleeps,) = behind(second)
-        assert isinstance(sleeps, asyncio.Task)
-        assert wait_of(sleeps) is None  # by itself
+        futures: list[rpc.Future[Any]] = [rpc.Future() for _ in range(3)]
+        record = CallRecord("f")
+        for number, future in enumerate(futures[:2]):
+            call = PendingCall(
+                OTHER, record, future, None, 0.0, math.inf, values=True, number=number
+            )
+            comes_from(future, call)
+        asks = ServedCall("w1", OTHER, 99, CallRecord("rpc.call"), math.inf, 0)
+        asks.runner = task(function(*futures))
+        await turn(5)
         stamps = Stamps()
-        assert stamps.of(wait.waker) == stamps.of(both) != stamps.of(waits)
-        future.set_result(None)
-        outer.cancel()
-        sleeps.cancel()
-        await asyncio.wait([outer, sleeps])
+        first, again = (ways(ME, asks, lambda _: True, stamps, to_be_sure=True) for _ in range(2))
+        assert first == again  # or no circle would ever be confirmed
+        seen = ["".join(sorted("ab"[to.number] for to, _ in each.branches)) for each in first]
+        assert sorted(seen) == expected
+        for each in first:
+            assert all(not future.done() for future in each.breaks)
+            assert each.breaks
+        for future in futures:
+            future.set_result(None)
+        asks.runner.cancel()
+        await asyncio.wait([asks.runner])
 
     asyncio.run(main())
 
 
-async def _awaits(awaitable: Awaitable[object]) -> object:
-    return await awaitable
+def test_what_wakes_a_task_has_a_number_of_its_own() -> None:
+    async def main() -> None:
+        stamps = Stamps()
+        first, second = (asyncio.get_running_loop().create_future() for _ in range(2))
+        assert stamps.of(first) == stamps.of(first) != stamps.of(second)
+        task = asyncio.current_task()
+        assert task is not None
+        assert wait_of(task) is None  # it runs
+
+    asyncio.run(main())
 
 
 def test_scopes_that_may_end_a_wait_are_seen() -> None:

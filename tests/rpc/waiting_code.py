@@ -64,10 +64,6 @@ def waits(name: str) -> str:
     return str(noted(name, take(name).wait))
 
 
-def waits_for_what_follows(name: str) -> str:
-    return str(noted(name, take(name).then(lambda done: done.value()).wait))
-
-
 def waits_inside_a_callback(name: str) -> str:
     child = rpc.rpc_async("w2", remote_code.who).then(lambda _: take(name).wait())
     return str(noted(name, child.wait))
@@ -76,11 +72,6 @@ def waits_inside_a_callback(name: str) -> str:
 def waits_for_all(name: str) -> str:
     done = rpc.rpc_async("w2", remote_code.who)
     return str(noted(name, rpc.wait_all, [done, take(name)]))
-
-
-def waits_for_a_collection(name: str) -> str:
-    collected = rpc.collect_all([rpc.rpc_async("w2", remote_code.who), take(name)])
-    return str(noted(name, collected.wait))
 
 
 def gathers(name: str) -> str:
@@ -133,57 +124,11 @@ async def awaits_a_thread(future: rpc.Future[Any]) -> Any:
 
 
 @follows
-async def awaits_a_task(future: rpc.Future[Any]) -> Any:
-    return await asyncio.create_task(awaited(future))
-
-
-@follows
-async def awaits_a_gather_of_several(future: rpc.Future[Any]) -> Any:
-    inner = asyncio.gather(awaited(future), future.then(lambda done: done.value()))
-    return await asyncio.gather(future, inner, turn())
-
-
-@follows
 async def awaits_a_group(future: rpc.Future[Any]) -> Any:
     async with asyncio.TaskGroup() as group:
         group.create_task(turn())
         for _ in range(2):
             group.create_task(awaited(future))
-
-
-@follows
-async def awaits_a_shielded_task(future: rpc.Future[Any]) -> Any:
-    return await asyncio.gather(asyncio.shield(asyncio.create_task(awaited(future))))
-
-
-@follows
-async def awaits_without_a_limit(future: rpc.Future[Any]) -> Any:
-    async with asyncio.timeout(None):
-        return await asyncio.wait_for(future, None)
-
-
-@follows
-async def awaits_all_tasks(future: rpc.Future[Any]) -> Any:
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    future.add_done_callback(lambda _: loop.call_soon_threadsafe(ended.set))
-    unseen = asyncio.create_task(ended.wait())
-    follows = asyncio.create_task(awaited(future))
-    await asyncio.wait([follows, unseen])
-    return await follows
-
-
-@follows
-async def awaits_the_first_task(future: rpc.Future[Any]) -> Any:
-    tasks = [asyncio.create_task(awaited(future)) for _ in range(2)]
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    await asyncio.gather(*tasks, return_exceptions=True)
-    return done.pop().result()
-
-
-@follows
-async def awaits_the_first_completed(future: rpc.Future[Any]) -> Any:
-    async for done in rpc.as_completed([future, future.then(lambda done: done.value())]):
-        done.value()
 
 
 def waits_for_the_first_completed(name: str) -> str:
@@ -192,39 +137,9 @@ def waits_for_the_first_completed(name: str) -> str:
     return str(noted(name, lambda: [done.value() for done in completed]))
 
 
-def waits_for_the_first_n(name: str) -> str:
-    future: rpc.Future[str] = take(name)
-    first = rpc.first_n([future, future.then(lambda done: done.value())], 1)
-    return str(noted(name, first.wait))
-
-
-def gathers_one_of_two(name: str) -> str:
-    future: rpc.Future[str] = take(name)
-    return str(noted(name, rpc.gather([future, future.then(rpc.Future.value)], k=1).wait))
-
-
 # -- alternatives that are a way out ----------------------------------------------------------------
 #
 # The call of `starts` owns the future: whoever gives up waiting for it has shielded it.
-
-
-async def comes_late(name: str) -> str:
-    """An answer from elsewhere, once the test wants it."""
-    return await rpc.rpc_async("w0", remote_code.hold, (f"{name}-late",))
-
-
-async def fails_late(name: str) -> None:
-    await comes_late(name)
-    raise KeyError(name)
-
-
-async def gathers_with_one_that_fails(name: str) -> str:
-    future = await rpc.to_thread(take, name)
-    try:
-        await asyncio.gather(future, fails_late(name))
-    except KeyError:
-        return "gave up"
-    return "never"
 
 
 async def groups_with_one_that_fails(name: str) -> str:
@@ -232,30 +147,9 @@ async def groups_with_one_that_fails(name: str) -> str:
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(awaited(asyncio.shield(future)))
-            group.create_task(fails_late(name))
+            group.create_task(awaited(rpc.rpc_async("w0", fails_later, (f"{name}-late",))))
     except* KeyError:
         pass
-    return "gave up"
-
-
-async def waits_in_a_group_with_one_that_fails(name: str) -> str:
-    future = await rpc.to_thread(take, name)
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(fails_late(name))
-            await asyncio.gather(asyncio.shield(future))
-    except* KeyError:
-        pass
-    return "gave up"
-
-
-async def waits_for_the_first_task(name: str) -> str:
-    future = await rpc.to_thread(take, name)
-    waits = asyncio.create_task(awaited(asyncio.shield(future)))
-    tasks = [waits, asyncio.create_task(comes_late(name))]
-    done, (pending,) = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    pending.cancel()
-    assert done == {tasks[1]}
     return "gave up"
 
 
@@ -270,21 +164,6 @@ async def has_a_limit_in_a_task(name: str) -> str:
             return "gave up"
 
     return (await asyncio.gather(limited()))[0]
-
-
-async def takes_the_first_of_two(name: str) -> str:
-    future = await rpc.to_thread(take, name)
-    late = rpc.rpc_async("w0", remote_code.hold, (f"{name}-late",))
-    (first,) = await rpc.first_n([future, late], 1)
-    assert first is late
-    return "gave up"
-
-
-def iterates_over_the_first_of_two(name: str) -> str:
-    late = rpc.rpc_async("w0", remote_code.hold, (f"{name}-late",))
-    first = next(rpc.as_completed([take(name), late]))
-    assert first is late
-    return "gave up"
 
 
 # -- a knot: asks_either on w0 and w2 ─▶ either on w1, twice ─▶ any of both ───────────────────────────
@@ -315,23 +194,6 @@ def waits_for_a_while(name: str) -> str:
     try:
         return str(noted(name, take(name).wait, WHILE))
     except CallTimeoutError:
-        return "gave up"
-
-
-async def awaits_for_a_while(name: str) -> str:
-    future = await rpc.to_thread(take, name)
-    try:
-        async with asyncio.timeout(WHILE):
-            return str(await asyncio.shield(future))
-    except TimeoutError:
-        return "gave up"
-
-
-async def awaits_in_a_task_for_a_while(name: str) -> str:
-    future = await rpc.to_thread(take, name)
-    try:
-        return str(await asyncio.wait_for(asyncio.shield(future), WHILE))
-    except TimeoutError:
         return "gave up"
 
 
