@@ -167,17 +167,8 @@ def chained(to: str, x: int) -> rpc.Future[int]:
     return second.then(lambda done: done.value() * 100)
 
 
-@rpc.functions.async_execution
-def nested(path: list[str]) -> rpc.Future[list[str]]:
-    me = where()
-    if not path:
-        return done([me])
-    rest = rpc.rpc_async(path[0], nested, (path[1:],))
-    return rest.then(lambda rest: [me, *rest.value()])
-
-
 async def nested_coroutine(path: list[str]) -> list[str]:
-    """Goes on with `nested`, which goes on with this: one, then the other."""
+    """Goes on with `nested_mixed`, which goes on with this: one, then the other."""
     me = where()
     return [me, *await rpc.rpc_async(path[0], nested_mixed, (path[1:],))] if path else [me]
 
@@ -203,12 +194,6 @@ def gathered(workers: list[str]) -> rpc.Future[list[str]]:
 
 
 @rpc.functions.async_execution
-def all_of(workers: list[str]) -> rpc.Future[list[str]]:
-    calls = rpc.collect_all([rpc.rpc_async(to, where) for to in workers])
-    return calls.then(lambda done: [call.value() for call in done.value()])
-
-
-@rpc.functions.async_execution
 def in_a_thread(x: int) -> Any:
     return rpc.to_thread(plain, x)
 
@@ -224,11 +209,6 @@ def raises_after(to: str) -> rpc.Future[int]:
         raise KeyError("after the first yield")
 
     return rpc.rpc_async(to, where).then(explode)
-
-
-@rpc.functions.async_execution
-def fails_with_the_error_of_another(to: str) -> rpc.Future[int]:
-    return rpc.rpc_async(to, raises_before)
 
 
 @rpc.functions.async_execution
@@ -309,10 +289,6 @@ class Promises:
     @rpc.functions.async_execution
     def wrong(self) -> rpc.Future[int]:
         return 3  # type: ignore[return-value]
-
-    @rpc.functions.async_execution
-    def an_rref(self) -> rpc.Future[rpc.RRef[Machine]]:
-        return done(rpc.RRef(Machine(1)))
 
 
 class Promise:

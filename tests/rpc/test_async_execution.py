@@ -27,11 +27,8 @@ FORMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
     "by way of itself": (form_code.sum_over, ("w1", 1, 2), 3),
     "by way of the caller": (form_code.sum_over, ("w0", 1, 2), 3),
     "chained": (form_code.chained, ("w2", 1), 300),
-    "nested": (form_code.nested, (PATH,), ["w1", *PATH]),
     "nested, mixed with async def": (form_code.nested_mixed, (PATH,), ["w1", *PATH]),
-    "async def, mixed with it": (form_code.nested_coroutine, (PATH,), ["w1", *PATH]),
     "of a gather": (form_code.gathered, (ALL,), ALL),
-    "of collect_all": (form_code.all_of, (ALL,), ALL),
     "of to_thread": (form_code.in_a_thread, (1,), 2),
     "static method": (Promises.static, ("w2", 1), 2),
     "static method, marked above": (Promises.static_above, ("w2", 1), 2),
@@ -72,9 +69,7 @@ def test_methods_through_every_stand_in_of_an_rref(job: Job, owner: str) -> None
     calls: list[tuple[str, tuple[Any, ...], Any]] = [
         ("bound", (1,), 2),
         ("static", ("w2", 1), 2),
-        ("static_above", ("w2", 1), 2),
         ("of_class", ("w2", 1), "Promises 2"),
-        ("of_class_above", ("w2", 1), "Promises 2"),
     ]
     for name, args, expected in calls:
         assert getattr(rref.rpc_sync(), name)(*args) == expected, name
@@ -90,10 +85,6 @@ def test_an_rref_as_the_value(job: Job) -> None:
     given: Any = rpc.rpc_sync("w1", form_code.gives_an_rref, ("w2",))
     assert given.owner_name() == "w2"
     assert given.rpc_sync().add(1) == 8
-    holder: Any = rpc.remote("w1", Promises, ("w2",))
-    made = holder.rpc_sync().an_rref()
-    assert made.owner_name() == "w1"
-    assert made.rpc_sync().add(1) == 2
     inner: Any = rpc.remote("w1", form_code.gives_an_rref, ("w2",)).to_here()
     assert inner.owner_name() == "w2"
 
@@ -113,10 +104,6 @@ def test_errors_before_and_after_the_first_yield_keep_their_class(job: Job) -> N
     failing: list[tuple[Callable[[], Any], str]] = [
         (lambda: rpc.rpc_async("w1", form_code.raises_before), "before the first yield"),
         (lambda: rpc.rpc_async("w1", form_code.raises_after, ("w2",)), "after the first"),
-        (
-            lambda: rpc.rpc_async("w1", form_code.fails_with_the_error_of_another, ("w2",)),
-            "before the first yield",
-        ),
         (lambda: rref.rpc_async().fail(), "in a method"),
     ]
     for call, words in failing:
@@ -165,13 +152,6 @@ def test_what_is_never_answered_leaves_nothing_with_the_callee(make_job: MakeJob
 
 
 # -- the mark ----------------------------------------------------------------------------------
-
-
-def test_a_local_call_is_not_changed() -> None:
-    future = form_code.done(3)
-    assert form_code.returns(future) is future
-    found: list[Any] = [form_code.returns(3), Promises("w0").wrong()]
-    assert found == [3, 3]
 
 
 def test_the_mark_returns_what_it_was_given() -> None:
