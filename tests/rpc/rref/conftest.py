@@ -6,7 +6,7 @@ import pytest
 
 from telegrad.rpc import RpcOptions, seams
 from telegrad.testing import Cluster
-from tests.rpc.rref.programs import N, closed, gates, promises
+from tests.rpc.rref.programs import N, closed, gates
 
 # Short: the reply that brings an error keeps the frames of its traceback, and the references in
 # them, until its receipt comes, with the next heartbeat at the latest. There are five in a bound.
@@ -16,7 +16,6 @@ OPTIONS = RpcOptions(timeout=20.0, lost_after=2.0)
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     gates.clear()
-    promises.clear()
     with Cluster(N, options=OPTIONS) as made:
         yield made
 

@@ -14,7 +14,7 @@ from telegrad import rpc
 from telegrad.errors import (
     BlockingCallError,
 )
-from telegrad.rpc import Future, RRef, functions
+from telegrad.rpc import RRef
 from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.rpc.seams import current_agent
 from telegrad.rpc.stream.reading import StreamReaders
@@ -25,7 +25,6 @@ from telegrad.testing.leaks import wait_until_gone
 N = 3
 
 gates: dict[str, threading.Event] = {}
-promises: dict[str, Future[Any]] = {}
 
 
 class GateError(Exception):
@@ -50,25 +49,6 @@ class Model:
 
     def part(self) -> RRef[np.ndarray[Any, Any]]:
         return RRef(self.weights)
-
-    @staticmethod
-    def double(x: int) -> int:
-        return 2 * x
-
-    @classmethod
-    def title(cls) -> str:
-        return cls.__name__
-
-    async def later(self, x: int) -> int:
-        await asyncio.sleep(0)
-        return x + self.steps
-
-    @functions.async_execution
-    def promised(self, name: str) -> Future[int]:
-        return promises[name]
-
-    def __call__(self, x: int) -> int:
-        return x + 1
 
     def _secret(self) -> None: ...
 

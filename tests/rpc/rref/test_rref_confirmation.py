@@ -21,7 +21,6 @@ from tests.rpc.rref.programs import (
     give_back,
     make_rref,
     make_slowly,
-    promises,
     read_value,
 )
 
@@ -57,7 +56,6 @@ def cut() -> Iterator[Cluster]:
     """Four workers whose network can be cut; no reference may be left when the test has ended."""
     started.clear()
     gates.clear()
-    promises.clear()
     options = RpcOptions(timeout=20.0)
     with Cluster(4, options=options, faults=FaultPlan()) as made:
         yield made

@@ -11,7 +11,7 @@ import pytest
 
 from telegrad.testing import Cluster
 from tests.faults.network_plans import OPTIONS, a_bit_of_everything
-from tests.rpc.rref.programs import N, gates, promises
+from tests.rpc.rref.programs import N, gates
 from tests.rpc.rref.test_rref import (  # noqa: F401
     test_a_parked_fetch_blocks_no_thread,
     test_a_reference_travels_before_its_value_exists,
@@ -47,6 +47,5 @@ LONG_SEEDS = [pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12
 @pytest.fixture(params=[1, *LONG_SEEDS], ids="seed{}".format)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     gates.clear()
-    promises.clear()
     with Cluster(N, options=OPTIONS, faults=a_bit_of_everything(request.param, most=6)) as made:
         yield made
