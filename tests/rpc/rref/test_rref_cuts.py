@@ -32,6 +32,12 @@ def give(rref: RRef[Any]) -> RRef[Any]:
     return rref
 
 
+class Numbers:
+    def slowly(self) -> Iterator[int]:
+        yield 1
+        gates["cut"].wait(30)
+
+
 async def awaited(rref: RRef[Any]) -> Any:
     return await rref
 
@@ -144,12 +150,21 @@ def test_what_waits_when_the_owner_is_lost(cluster: Cluster) -> None:
             found[f"a call on {rank} to {owner}"] = rpc.rpc_async(owner, fetch, (made,))
             found[f"a call on {rank} to another"] = rpc.rpc_async(the_other(made), fetch, (made,))
             found[f"a fetch on {rank} of {owner}"] = rpc.to_thread(made.to_here)
+            for name, stream in (
+                ("a parked stream", made.rpc_stream().upper()),
+                ("a stream", rpc.remote(owner, Numbers).rpc_stream().slowly()),
+            ):
+                found[f"{name} on {rank} of {owner}"] = rpc.to_thread(list, stream)
         return found
 
     waiting = cluster.run(start)
     cluster.network.partition("worker1")
     with ThreadPoolExecutor(8) as pool:
-        for futures in waiting:
+        for rank, futures in enumerate(waiting):
             errors = pool.map(error_of, [each.wait for each in futures.values()])
-            check(dict(zip(futures, errors, strict=True)), WorkerLostError)
+            found = dict(zip(futures, errors, strict=True))
+            check(found, WorkerLostError)
+            if rank != 1:
+                uses = {what: e for what, e in found.items() if not what.startswith("a call")}
+                check(uses, OwnerLostError)
     gate.set()
