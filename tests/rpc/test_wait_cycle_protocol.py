@@ -198,25 +198,6 @@ def test_what_is_told_is_what_nothing_can_end(
     assert (set(model.waits), model.posted) == (before, [])
 
 
-def test_an_alternative_that_runs_is_a_way_out() -> None:
-    model = Model(random.Random(1))
-    a, b, c, d, *_ = model.calls
-    model.begin(a, [[b, c]])
-    model.begin(b, [[a]])
-    model.settle()
-    assert set(model.waits) == {a, b}  # c runs, and may end the wait of a
-    model.begin(c, [[a, b]])
-    model.now += 1
-    model.begin(d, [[a]])
-    model.now += 1
-    model.follow(d)
-    while model.posted:
-        model.deliver(0)
-    assert (set(model.waits), model.breaks) == ({a, b, c, d}, 0)  # it only leads there
-    model.settle()
-    assert set(model.waits) == {d}
-
-
 def test_a_probe_divides_its_forks_among_the_needs_that_it_follows() -> None:
     model = Model(random.Random(1))
     a, b, c, d, e, _ = model.calls
