@@ -1,4 +1,4 @@
-"""Sets of futures: as_completed and first_n, from threads and loops, over calls and plain futures."""
+"""Sets of futures: as_completed and first_n, from threads and loops."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 
-from telegrad import rpc
 from telegrad.errors import BlockingCallError, CallTimeoutError, NotEnoughResultsError
 from telegrad.rpc.future import combine as future_sets
 from telegrad.rpc.future.combine import as_completed, collect_all, first_n, wait_all
 from telegrad.rpc.future.future import MANY_WAKERS, Future, new_future
 from telegrad.transport import LoopThread
 from tests.repeated import on_examples
-from tests.rpc import remote_code
-from tests.rpc.conftest import Job
 from tests.rpc.plain_futures import complete_by, done, failed, objects_left_by
 from tests.rpc.turns import turn
 
@@ -256,24 +253,3 @@ def test_first_n_decodes_no_reply_to_learn_who_succeeded() -> None:
     assert not decoded
     assert first.value() == 1
     complete_by(second, reply)
-
-
-def test_sets_of_calls_and_plain_futures_mixed(job: Job) -> None:
-    plain: Future[int] = Future()
-    calls = job.on(
-        0, lambda: [rpc.rpc_async(f"w{rank}", remote_code.add, (rank, 10)) for rank in range(3)]
-    )
-    bad: Future[Any] = job.on(0, lambda: rpc.rpc_async("w1", remote_code.fail, ("no",)))
-    futures: list[Future[Any]] = [*calls, plain]
-    found: list[Future[Any]] = []
-    for future in as_completed([*futures, bad]):
-        found.append(future)
-        if len(found) == 4:
-            plain.set_result(5)
-    assert found[-1] is plain
-    assert set(map(id, found)) == set(map(id, [*futures, bad]))
-    assert wait_all(futures) == [10, 11, 12, 5]
-    assert first_n([bad, *futures], 4).wait() == futures
-    with pytest.raises(NotEnoughResultsError, match="add on 'w1'|fail on 'w1'.*CustomError: no"):
-        first_n([bad, *futures], 5).wait()
-    assert collect_all([bad, *futures]).wait() == [bad, *futures]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from queue import Queue
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -31,21 +31,6 @@ from tests.rpc.conftest import Job
 from tests.rpc.rest import wait_until_idle
 
 WORKERS = ("w0", "w1", "w2")
-
-
-class Counter:
-    """Counts the calls of a function that have an argument of some kind."""
-
-    def __init__(self, func: Callable[..., Any], counts: Callable[[Any], bool]) -> None:
-        self._func = func
-        self._counts = counts
-        self._lock = threading.Lock()
-        self.count = 0
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self._lock:
-            self.count += self._counts(args[0])
-        return self._func(*args, **kwargs)
 
 
 @pytest.fixture
@@ -122,34 +107,6 @@ def test_k_of_n_gives_the_first_values_in_the_order_of_the_calls(job: Job) -> No
     assert job.on(0, rpc.gather, [("w1", remote_code.hold_async, ("x",))], 0).value() == []
 
 
-def test_k_of_n_fails_when_too_few_are_left_and_names_each_failure(job: Job) -> None:
-    calls = [
-        ("w1", remote_code.fail, ("first",)),
-        ("w2", remote_code.fail, ("second",)),
-        ("w1", remote_code.hold_async, ("rest",)),
-    ]
-    future = job.on(0, rpc.gather, calls, 2)
-    with pytest.raises(NotEnoughResultsError) as info:
-        future.wait()
-    text = str(info.value)
-    assert text.startswith("2 of 3 failed in gather of 2 of 3, so fewer than 2 can succeed: ")
-    assert "fail on 'w1': CustomError: first" in text
-    assert "fail on 'w2': CustomError: second" in text
-    assert {str(error) for error in info.value.failures} == {"first", "second"}
-
-
-def test_cancelling_the_gather_cancels_all_of_its_calls(job: Job) -> None:
-    calls = [(to, remote_code.hold_async, (to,)) for to in WORKERS]
-    future = job.on(0, rpc.gather, calls)
-    for to in WORKERS:
-        assert remote_code.entered(to)
-    assert future.cancel()
-    for to in WORKERS:
-        assert remote_code.gates(f"{to}-cancelled").wait(20)
-    with pytest.raises(CallCancelledError, match="gather of 3"):
-        future.wait()
-
-
 def test_the_timeout_is_that_of_the_calls_and_of_futures_among_them(job: Job) -> None:
     call = ("w1", remote_code.hold_async, ("slow",))
     with pytest.raises(CallTimeoutError, match="hold_async on 'w1' took longer than"):
@@ -205,17 +162,16 @@ def test_a_call_that_cannot_be_sent_cancels_those_before_it(job: Job) -> None:
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[Counter, Counter]:
-    """Counts how often calls are encoded, and the copies of arrays that leave."""
-    encodes = Counter(encode, lambda value: isinstance(value, dict) and "func" in value)
-    copies = Counter(array_types.describe_array, lambda array: True)
+def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[Mock, Mock]:
+    """Notes what is encoded, and the arrays that are copied as they leave."""
+    encodes, copies = Mock(wraps=encode), Mock(wraps=array_types.describe_array)
     monkeypatch.setattr("telegrad.rpc.call.codec.encode", encodes)
     monkeypatch.setattr(external, "describe_array", copies)
     return encodes, copies
 
 
 def test_what_is_common_is_encoded_once_and_its_arrays_copied_once(
-    job: Job, counted: tuple[Counter, Counter]
+    job: Job, counted: tuple[Mock, Mock]
 ) -> None:
     encodes, copies = counted
     array = np.arange(100_000.0)
@@ -223,9 +179,12 @@ def test_what_is_common_is_encoded_once_and_its_arrays_copied_once(
     calls = [(to, remote_code.total, (array, weights), {"bias": 1}) for to in WORKERS * 4]
 
     def cost(calls: list[Any]) -> tuple[int, int, list[Any]]:
-        encodes.count = copies.count = 0
+        for each in counted:
+            each.reset_mock()
         values = job.on(0, rpc.gather, calls).wait()
-        return encodes.count, copies.count, values
+        encoded = [call.args[0] for call in encodes.call_args_list]
+        calls_encoded = sum(isinstance(each, dict) and "func" in each for each in encoded)
+        return calls_encoded, len(copies.call_args_list), values
 
     encoded, copied, values = cost(calls)
     assert (encoded, copied) == (1, 1)

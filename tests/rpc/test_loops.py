@@ -85,11 +85,6 @@ def test_a_future_may_be_awaited_on_two_loops(job: Job) -> None:
         assert [each.result(20) for each in awaited] == ["loops", "loops"]
 
 
-def test_a_loop_that_has_ended_is_no_reason_for_the_next(job: Job) -> None:
-    for _ in range(3):
-        assert asyncio.run(many_calls(job.agents[0])) == EXPECTED
-
-
 def test_verbs_that_block_may_do_so_in_a_running_loop(job: Job) -> None:
     """As in a notebook: the loop is the user's, and only his waits."""
 
