@@ -55,38 +55,30 @@ def told_by(caplog: pytest.LogCaptureFixture) -> list[str]:
     ]
 
 
-def test_what_others_still_hold_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_others_still_hold_is_told_once_with_where_it_came_from(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def body() -> None:
         rref = rpc.remote("worker1", Model, (4,))
         rref.rpc_sync().me()
         kept["here"] = rref
         rpc.rpc_sync("worker2", keep, ("there", rref))
-
-    with Cluster(3) as cluster:
-        on(cluster, 0, body)
-    (told,) = told_by(caplog)
-    assert "worker 'worker1' ends while others still hold RRefs to 1 of its values" in told
-    assert "release() them" in told
-    assert re.search(r"Model, created by 'worker0', held by '", told)
-    assert re.search(rf"'worker0' \(from {re.escape(__file__)}:\d+\)", told)
-    assert "'worker2' (from an argument of a call)" in told
-
-
-def test_where_a_reference_came_from(caplog: pytest.LogCaptureFixture) -> None:
-    def body() -> None:
         kept["value"] = rpc.rpc_sync("worker1", make_rref, ("text",))
         rpc.rpc_sync("worker1", publish_list, ("board",))
         kept["found"] = rpc.lookup("worker1", "board")
 
-    with Cluster(2) as cluster:
+    with Cluster(3) as cluster:
         on(cluster, 0, body)
     (told,) = told_by(caplog)
-    assert "RRefs to 2 of its values" in told
+    assert "worker 'worker1' ends while others still hold RRefs to 3 of its values" in told
+    assert "release() them" in told
+    here = rf"'worker0' \(from {re.escape(__file__)}:\d+\)"
+    assert re.search(r"Model, created by 'worker0', held by '", told)
+    assert len(re.findall(here, told)) == 2
+    assert "'worker2' (from an argument of a call)" in told
     assert re.search(r"str, created by 'worker1', held by 'worker0' \(from the value of", told)
     assert "programs:make_rref)" in told
-    assert re.search(
-        rf"list, created by 'worker1', held by 'worker0' \(from {re.escape(__file__)}", told
-    )
+    assert re.search(rf"list, created by 'worker1', held by {here}", told)
 
 
 def publish_list(name: str) -> None:
