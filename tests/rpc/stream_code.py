@@ -186,14 +186,6 @@ class Squares:
     def __next__(self) -> int:
         return next(self.left) ** 2
 
-    @staticmethod
-    def upto(n: int) -> Iterator[int]:
-        return (i * i for i in range(n))
-
-    @classmethod
-    def named(cls, n: int) -> Iterator[str]:
-        yield from [cls.__name__] * n
-
 
 def no_iterator(value: Any) -> Any:
     return value

@@ -63,10 +63,8 @@ def test_from_a_loop_of_the_users(job: Job, func: Callable[..., Any]) -> None:
     assert asyncio.run(main()) == [list(range(100))] * 9
 
 
-def test_other_iterators_and_methods_of_classes(job: Job) -> None:
+def test_an_iterator_that_is_no_generator(job: Job) -> None:
     assert list(rpc.stream("w1", stream_code.Squares, (4,))) == [0, 1, 4, 9]
-    assert list(rpc.stream("w1", stream_code.Squares.upto, (4,))) == [0, 1, 4, 9]
-    assert list(rpc.stream("w1", stream_code.Squares.named, (2,))) == ["Squares"] * 2
 
 
 def test_items_are_values_at_the_time_of_the_yield(job: Job) -> None:

@@ -13,7 +13,6 @@ from telegrad.errors import (
     CallRefusedError,
     CallTimeoutError,
     DecodeError,
-    EncodeError,
     NotInitializedError,
     TelegradError,
     ValueNotFoundError,
@@ -197,14 +196,6 @@ def test_a_creation_that_takes_too_long_has_failed_for_all(
     assert not rref.confirmed_by_owner()
 
 
-def test_creations_that_cannot_start(worker0: None) -> None:
-    with pytest.raises(EncodeError):
-        rpc.remote("worker1", lambda: 1)
-    rref = rpc.remote("worker1", Model, ("no size",))  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        rref.to_here()
-
-
 def test_release(worker0: None) -> None:
     rref = rpc.remote("worker1", Model, (4,))
     running = rref.rpc_async().me()
@@ -256,16 +247,6 @@ def test_wrong_timeouts_are_refused(worker0: None) -> None:
     for make in (rref.to_here, rref.rpc_sync, rref.rpc_async, rref.remote):
         with pytest.raises(ValueError, match="above 0"):
             make(timeout=0)
-
-
-def test_an_rref_of_another_agent_is_refused(cluster: Cluster) -> None:
-    foreign = on(cluster, 1, lambda: RRef("theirs"))
-
-    def body() -> None:
-        with pytest.raises(RuntimeError, match="belongs to the agent 'worker1'"):
-            rpc.rpc_sync("worker2", read_value, (foreign,))
-
-    on(cluster, 0, body)
 
 
 def test_without_an_agent() -> None:

@@ -33,7 +33,6 @@ from tests.rpc.rref.test_rref_faults import (  # noqa: F401
     test_a_reference_that_is_dropped_at_once,
     test_a_reply_that_nobody_reads_gives_its_forks_back,
     test_an_argument_that_cannot_travel_leaves_nothing,
-    test_creations_that_cannot_start,
     test_release,
 )
 from tests.rpc.rref.test_rref_travels import (  # noqa: F401
