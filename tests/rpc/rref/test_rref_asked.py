@@ -103,24 +103,6 @@ def test_what_ctrl_c_ended_keeps_the_fork_until_its_reply(
     assert len(alone.deleted()) == 1
 
 
-def test_whose_reply_comes_lets_go_before_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A release while another thread waits: the fork leaves with the reply."""
-    alone = Alone()
-    reference = alone.created()
-
-    def answered(future: Future[Any], timeout: float | None = None) -> int:
-        reference.release()
-        assert alone.deleted() == []
-        future.set_result(7)
-        return 7
-
-    monkeypatch.setattr(Future, "wait", answered)
-    assert alone.calls.fetch(reference, None).wait() == 7
-    assert len(alone.deleted()) == 1
-    with pytest.raises(RuntimeError, match="was released"):
-        alone.calls.fetch(reference, None)
-
-
 def test_a_lost_owner_is_called_so() -> None:
     alone = Alone()
     reference = alone.created()
