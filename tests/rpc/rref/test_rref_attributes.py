@@ -174,7 +174,7 @@ def test_errors_of_attributes_are_those_of_the_owner(worker0: None) -> None:
         untyped.nothing()
     assert not hasattr(untyped, "nothing")
     sent = calls_sent()
-    for proxy in (untyped, rref.rpc_async(), rref.remote()):
+    for proxy in (untyped, rref.rpc_async(), rref.remote(), rref.rpc_stream()):
         for name in ("_hidden", "__array__", "__float__"):
             with pytest.raises(AttributeError, match="underscore"):
                 getattr(proxy, name)

@@ -202,7 +202,8 @@ def test_release(worker0: None) -> None:
     rref.release()
     rref.release()
     assert running.wait() == "worker1"  # the call in flight kept the value
-    for use in (rref.to_here, rref.rpc_sync().me, rref.rpc_async().me, rref.remote().me):
+    proxies = (rref.rpc_sync(), rref.rpc_async(), rref.remote(), rref.rpc_stream())
+    for use in (rref.to_here, *(proxy.me for proxy in proxies)):
         with pytest.raises(RuntimeError, match="released"):
             use()
     with pytest.raises(RuntimeError, match="released"):
@@ -244,7 +245,7 @@ def test_no_copy_and_no_pickle(worker0: None) -> None:
 
 def test_wrong_timeouts_are_refused(worker0: None) -> None:
     rref = RRef("mine")
-    for make in (rref.to_here, rref.rpc_sync, rref.rpc_async, rref.remote):
+    for make in (rref.to_here, rref.rpc_sync, rref.rpc_async, rref.remote, rref.rpc_stream):
         with pytest.raises(ValueError, match="above 0"):
             make(timeout=0)
 

@@ -19,7 +19,7 @@ from telegrad.rpc.stream.protocol import WINDOW_ITEMS
 from telegrad.rpc.stream.serving import StreamProducers
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
-from tests.rpc.rref.programs import GateError, Model, closed, gates, make_slowly, on
+from tests.rpc.rref.programs import GateError, closed, gates, make_slowly, on
 
 
 class Numbers:
@@ -148,21 +148,6 @@ def test_errors_come_in_their_place(worker0: None) -> None:
         next(untyped.start())
     with pytest.raises(TypeError, match=r"Numbers\.made is no method but range_iterator"):
         next(untyped.made())
-
-
-def test_what_is_refused_before_anything_is_sent(worker0: None) -> None:
-    rref = rpc.remote("worker1", Model, (1,))
-    rref.rpc_sync().me()
-    sent = rpc.statistics().calls_sent
-    for name in ("_hidden", "__array__"):
-        with pytest.raises(AttributeError, match="underscore"):
-            getattr(rref.rpc_stream(), name)
-    with pytest.raises(ValueError, match="above 0"):
-        rref.rpc_stream(timeout=0)
-    rref.release()
-    with pytest.raises(RuntimeError, match="released"):
-        rref.rpc_stream().read()
-    assert rpc.statistics().calls_sent == sent
 
 
 def test_the_policy_is_that_of_calls(worker0: None) -> None:
