@@ -49,7 +49,7 @@ from telegrad.rpc.rref.value import (
     CONSTANTS,
     Arrival,
     gone_error,
-    name_of_type,
+    name_of_class,
     owner_lost_error,
     released_error,
     shut_down_error,
@@ -170,7 +170,7 @@ class Reference:
         if isinstance(word, str):
             self._type_name = word
         elif isinstance(word, list) and len(word) == 1 and type(word[0]) in CONSTANTS:
-            self._type_name, self._constant = name_of_type(word[0]), (word[0],)
+            self._type_name, self._constant = name_of_class(type(word[0])), (word[0],)
         self.creation = None  # last: others look at what is set by then
 
     def hears(self) -> None:
@@ -238,7 +238,7 @@ class RRefRegistry:
         """Enters a value of this worker."""
         reference = self.create(self.me)
         self.settle(reference.rref, value)
-        reference.type_name = name_of_type(value)
+        reference.type_name = name_of_class(type(value))
         return reference
 
     def create(self, owner: WorkerInfo) -> Reference:

@@ -72,15 +72,10 @@ def owner_lost_error(owner: WorkerInfo, lost: WorkerLostError | None) -> OwnerLo
     )
 
 
-def name_of_type(value: object) -> str:
-    """Returns what is shown for a value's class."""
-    return name_of_class(type(value))
-
-
 def type_of(value: Future[Any] | None) -> str:
     """Returns what is shown for the class of a value that is there, else ""."""
     there = value is not None and value.done() and value.exception() is None
-    return name_of_type(value.value()) if value is not None and there else ""
+    return name_of_class(type(value.value())) if value is not None and there else ""
 
 
 def name_of_class(cls: type) -> str:

@@ -87,7 +87,7 @@ class Production:
         self._lock = threading.Lock()  # guards all below
         self._sender = Sender()
         self._wanted = True  # nobody has said that it is to stop
-        self._resting: Callable[[], None] | None = None  # wakes the generator
+        self._resting: Callable[[], object] | None = None  # wakes the generator
 
     @property
     def rests(self) -> bool:
@@ -171,7 +171,7 @@ class Production:
         self._forget()
         self._end.try_set_result(end)
 
-    def _rests_for(self, wake: Callable[[], None]) -> bool:
+    def _rests_for(self, wake: Callable[[], object]) -> bool:
         """Returns True if it has to rest until `wake` is called, False if there is room.
 
         Raises:
@@ -220,7 +220,7 @@ class Production:
         try:
             while not (self._wanted and self._sender.has_room):
                 room: Future[None] = new_future(None, f"room for the stream of {self.name}")
-                if self._rests_for(partial(_open, room)):
+                if self._rests_for(partial(room.try_set_result, None)):
                     await room
         except _ConsumerGoneError:
             # The cancellation of the task may still be on its way: let it come before the generator
@@ -264,7 +264,7 @@ class Production:
         failure = describe_failure(error, self._agent.info.name) if error and told else None
         return {"items": self._sender.sent, "failure": failure}
 
-    def _take_rest(self) -> Callable[[], None] | None:
+    def _take_rest(self) -> Callable[[], object] | None:
         wake, self._resting = self._resting, None
         return wake
 
@@ -364,7 +364,3 @@ class StreamProducers:
         production = self._productions.get((peer, number))
         if production is not None:  # else it has ended meanwhile
             production.more(taken)
-
-
-def _open(room: Future[None]) -> None:
-    room.try_set_result(None)
