@@ -128,7 +128,7 @@ class OverFaults(LivingMachine):
     lost_after = OPTIONS.lost_after
 
 
-@pytest.mark.timeout(200)  # it computes all the time: 10 s alone, a minute where ten others do
+@pytest.mark.timeout(200)  # it computes all the while, which a busy machine makes long
 def test_random_schedules() -> None:
     run_state_machine_as_test(LivingMachine, settings=some(5))
 
