@@ -155,10 +155,9 @@ def test_what_a_stream_costs(job: Job) -> None:
     """One request, one reply, one message each half window."""
     consumer, producer = job.agents[0], job.agents[1]
     n = 10 * WINDOW_ITEMS
-    with seams.use_agent(consumer):
-        rpc.rpc_sync("w1", remote_code.who)
-        with counted() as work:
-            assert sum(rpc.stream("w1", stream_code.count, (n,))) == n * (n - 1) // 2
+    rpc.rpc_sync("w1", remote_code.who)
+    with counted() as work:
+        assert sum(rpc.stream("w1", stream_code.count, (n,))) == n * (n - 1) // 2
     sent = Counter[str]()
     for name, count in work.envelopes.items():
         sent[name.partition(" ")[0]] += count
@@ -329,21 +328,20 @@ def test_the_time_counts_for_each_reader_since_the_last_item(
         return SimpleNamespace(cancel=lambda: None)
 
     monkeypatch.setattr(consumer.deadlines, "after", after)
-    with seams.use_agent(consumer):
-        items = rpc.stream("w1", stream_code.holds, ("spared", 1), timeout=limit)
-        assert next(items) == 0
-        over, before = len(timers), list(timers)
-        read: list[int] = []
-        thread = start(lambda: read.extend(items))
-        leaks.wait_until_gone("timers", lambda: [] if len(timers) > over else ["none is set"])
-        for timer in before:
-            timer()  # of a reader that has got its item
-        gates("spared").set()
-        thread.join(20)
-        assert read == [1]
-        for timer in timers:
-            timer()  # nobody waits
-        assert list(items) == []
+    items = rpc.stream("w1", stream_code.holds, ("spared", 1), timeout=limit)
+    assert next(items) == 0
+    over, before = len(timers), list(timers)
+    read: list[int] = []
+    thread = start(lambda: read.extend(items))
+    leaks.wait_until_gone("timers", lambda: [] if len(timers) > over else ["none is set"])
+    for timer in before:
+        timer()  # of a reader that has got its item
+    gates("spared").set()
+    thread.join(20)
+    assert read == [1]
+    for timer in timers:
+        timer()  # nobody waits
+    assert list(items) == []
 
 
 # Losses and the end of agents ---------------------------------------------------------------------
@@ -454,32 +452,30 @@ def test_a_shutdown_serves_on(make_job: MakeJob) -> None:
 
 def test_references_in_items(job: Job) -> None:
     producer, consumer = job.agents[1], job.agents[0]
-    with seams.use_agent(consumer):
-        read = list(rpc.stream("w1", stream_code.references, (20,)))
-        assert producer.statistics().owned_rrefs == 20
-        assert all(each.owner_name() == "w1" for each in read)
-        del read
-        wait_for("references", lambda: not producer.statistics().owned_rrefs)
-        mine = rpc.RRef("mine")
-        assert [each.to_here() for each in rpc.stream("w1", stream_code.echo_rref, (mine, 3))] == [
-            "mine"
-        ] * 3
-        del mine
+    read = list(rpc.stream("w1", stream_code.references, (20,)))
+    assert producer.statistics().owned_rrefs == 20
+    assert all(each.owner_name() == "w1" for each in read)
+    del read
+    wait_for("references", lambda: not producer.statistics().owned_rrefs)
+    mine = rpc.RRef("mine")
+    assert [each.to_here() for each in rpc.stream("w1", stream_code.echo_rref, (mine, 3))] == [
+        "mine"
+    ] * 3
+    del mine
     wait_for("references", lambda: not consumer.statistics().owned_rrefs)
 
 
 @pytest.mark.parametrize("read", [0, 5])
 def test_references_in_items_that_nobody_reads(job: Job, read: int) -> None:
     producer, consumer = job.agents[1], job.agents[0]
-    with seams.use_agent(consumer):
-        for _ in range(10):
-            with rpc.stream("w1", stream_code.references, (10**6,)) as items:
-                wait_for("rest", rests(job, 1))
-                kept = [next(items) for _ in range(read)]
-                assert len(kept) == read
-            del kept
-            leaks.wait_until_gone("streams", lambda: left(job))
-        del items
+    for _ in range(10):
+        with rpc.stream("w1", stream_code.references, (10**6,)) as items:
+            wait_for("rest", rests(job, 1))
+            kept = [next(items) for _ in range(read)]
+            assert len(kept) == read
+        del kept
+        leaks.wait_until_gone("streams", lambda: left(job))
+    del items
     wait_for("references", lambda: not producer.statistics().owned_rrefs)
     assert not consumer.statistics().user_rrefs
 
@@ -487,7 +483,7 @@ def test_references_in_items_that_nobody_reads(job: Job, read: int) -> None:
 def test_garbage(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     """Messages that no stream here has caused are logged, and change nothing."""
     stranger, consumer, producer = job.agents[2], job.agents[0], job.agents[1]
-    with seams.use_agent(consumer), rpc.stream("w1", stream_code.forever, ("calm",)) as items:
+    with rpc.stream("w1", stream_code.forever, ("calm",)) as items:
         wait_for("rest", rests(job, 1))
         stranger.messages.post(producer.info, MORE, [1, 10**6])  # of another one's stream
         stranger.messages.post(producer.info, MORE, "nonsense")
@@ -499,14 +495,12 @@ def test_garbage(job: Job, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_items_beyond_the_window_end_the_stream(job: Job, readers: list[StreamReader]) -> None:
-    consumer = job.agents[0]
-    with seams.use_agent(consumer):
-        items = rpc.stream("w1", stream_code.holds, ("beyond", 1))
-        assert next(items) == 0
-        with pytest.raises(DecodeError):
-            readers[0].arrive(WINDOW_ITEMS, 1, Envelope(ITEM))
-        with pytest.raises(DecodeError, match="was not expected"):
-            next(items)
+    items = rpc.stream("w1", stream_code.holds, ("beyond", 1))
+    assert next(items) == 0
+    with pytest.raises(DecodeError):
+        readers[0].arrive(WINDOW_ITEMS, 1, Envelope(ITEM))
+    with pytest.raises(DecodeError, match="was not expected"):
+        next(items)
     gates("beyond").set()
     assert closed("beyond")
 
