@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def make_world(worlds: list[World], kind: str) -> functools.partial[World]:
-    def make(size: int, **options: object) -> World:
+    def make(size: int, **options: Any) -> World:
         world = World(kind, size, **options)
         worlds.append(world)
         return world

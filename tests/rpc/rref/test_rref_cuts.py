@@ -141,9 +141,9 @@ def test_what_waits_when_the_owner_is_lost(cluster: Cluster) -> None:
     """Fetches of a value that is still being made, methods of it, and what was passed on."""
     gate = gates.setdefault("cut", threading.Event())
 
-    def start() -> dict[str, rpc.Future[Any]]:
+    def start() -> dict[str, Any]:
         rank = rpc.get_worker_info().rank
-        found: dict[str, rpc.Future[Any]] = {}
+        found: dict[str, Any] = {}  # futures
         for owner in lost_of(rank):
             made = rpc.remote(owner, make_slowly, ("cut", "value"), timeout=SECONDS)
             found[f"a method on {rank} of {owner}"] = made.rpc_async().upper()
