@@ -96,14 +96,14 @@ FIRST_ROWS = (  # 200 mutants
         "parallel/test_bucket.py parallel/test_rounds.py"),
     Row("faults", 4, "testing/fault_plan.py", "testing/test_fault_plan.py"),
     Row("liveness", 3, "transport/session/liveness.py::Liveness transport/channels/pace.py::Pace",
-        "transport/test_bulk_pace.py transport/test_liveness.py"),
+        "transport/test_bulk_pace.py transport/test_liveness.py transport/test_pulse.py"),
     Row("slabs", 5, "transport/channels/ledger.py", "transport/test_slab_ledger.py"),
     Row("session", 18, "transport/session/session.py", "transport/test_session.py"),
     Row("wire", 36, "wire/*.py wire/values/*.py !wire/memory.py wire/memory.py::bytes_of,copy_of,_octets",
         "wire/test_round_trips.py wire/test_frame.py wire/test_head.py wire/test_vectors.py "
         "wire/test_limits.py wire/test_values.py wire/test_hostile.py wire/test_exceptions.py "
         "wire/test_function_ref.py wire/test_registry.py gpu/test_wire.py wire/test_arrays.py "
-        "fuzz/test_fuzz.py wire/test_runs_no_code.py transport/test_slabs.py gpu/test_device_slabs.py"),
+        "wire/test_blocks.py fuzz/test_fuzz.py wire/test_runs_no_code.py transport/test_slabs.py gpu/test_device_slabs.py"),
     Row("policy", 14, "rpc/policy/*.py", "rpc/test_callable_policy.py rpc/test_known_methods.py "
         "wire/test_runs_no_code.py wire/test_function_ref.py rpc/test_busy_functions.py"),
     Row("engine", 24, "autograd/graph/graph_task.py autograd/graph/engine.py",
