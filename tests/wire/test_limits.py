@@ -20,7 +20,6 @@ from telegrad.wire import (
     Envelope,
     Frame,
     decode,
-    describe,
     encode,
     measure,
     pack_frame,
@@ -320,10 +319,3 @@ def test_two_envelopes_of_one_number() -> None:
             unpack_frame(pack_frame(Frame([*pair])))
     small = Envelope("a", number=5)
     assert len(unpack_frame(pack_frame(Frame([small, small]))).envelopes) == 2
-
-
-def test_arrays_of_a_message_are_described_within_its_limits() -> None:
-    metadata, buffers = describe([np.zeros(3)])
-    limits = DecodeLimits(document_bytes=2**16, depth=32)
-    (array,) = rebuild(metadata, buffers, limits=limits)
-    assert np.array_equal(np.asarray(array), np.zeros(3))
