@@ -70,8 +70,9 @@ def test_a_body_is_encoded_at_once_as_it_is_item_by_item(body: Any, beside: int)
         with item_by_item():
             one_by_one = encode(body)
     assert one_by_one.document == at_once.document
-    for one, other in zip(one_by_one.externals, at_once.externals, strict=True):
-        assert one is other or (beside == 3 and np.array_equal(one, other))  # bytes of the body
+    assert describe(one_by_one.externals) == describe(at_once.externals)
+    if beside != 3:  # else bytes of the body are lifted, too
+        assert list(map(id, one_by_one.externals)) == list(map(id, at_once.externals))
 
 
 @pytest.mark.parametrize("body", [[0, [None]], {"args": [0, 1]}, [{"a": 1}, {"b": 0}], 0])
