@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from telegrad import pb
 from telegrad.transport import (
@@ -12,7 +13,7 @@ from telegrad.transport import (
     WrappedCarrier,
     shared_loop_thread,
 )
-from tests.transport.workers import WrappedTransport
+from tests.transport.workers import Floor, Worker, WrappedTransport
 
 HANDSHAKE_MESSAGES = 2  # a hello and a proof: what a dialler sends before all else
 
@@ -102,3 +103,13 @@ class TappedCarrier(WrappedCarrier):
         del self.tap.kill[self.purpose]
         await self.close()
         raise CarrierClosedError("killed by the test")
+
+
+def tapped_pair(floor: Floor, **options: Any) -> tuple[Worker, Worker, Tap]:
+    """Two workers of which the first dials, through the tap."""
+    tap = Tap(floor.transport())
+    alice = floor.worker("alice", transport=tap, **options)
+    bob = floor.worker("bob", **options)
+    alice.knows(bob)
+    bob.exchange.connect(alice.info, ())  # may post, and waits to be dialled
+    return alice, bob, tap

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from telegrad.errors import UnknownWorkerError, WorkerLostError
-from telegrad.transport import Carrier, Transport, shared_loop_thread
+from telegrad.transport import shared_loop_thread
 from telegrad.transport.session import peers
 from telegrad.transport.session.peers import MOST_NAMES, Forgotten
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
-from tests.transport.workers import SECONDS, Floor, Worker, WrappedTransport, wait_until
+from tests.transport.workers import SECONDS, Floor, Slow, Worker, wait_until
 
 KEPT = 8
 
@@ -33,8 +31,7 @@ def meet_and_lose(worker: Worker, count: int) -> list[WorkerInfo]:
 
 def test_those_that_ended_first_are_forgotten(floor: Floor) -> None:
     alice, bob = floor.pair()
-    alice.post(bob, 1)
-    bob.recorder.wait_envelopes(1)
+    alice.send(bob, 1)
     gone = meet_and_lose(alice, 5 * KEPT)
     assert len(alice.connections) <= 2 * KEPT + 2
     for late in gone[-KEPT:]:
@@ -46,29 +43,16 @@ def test_those_that_ended_first_are_forgotten(floor: Floor) -> None:
     bob.recorder.wait_envelopes(2)
 
 
-class Gate(WrappedTransport):
-    """Dials only while it is open."""
-
-    def __init__(self, inner: Transport) -> None:
-        super().__init__(inner)
-        self.open = asyncio.Event()
-
-    async def dial(self, endpoint: str) -> Carrier:
-        await self.open.wait()
-        return await super().dial(endpoint)
-
-
-def forgotten(floor: Floor) -> tuple[Worker, Worker, Gate]:
+def forgotten(floor: Floor) -> tuple[Worker, Worker, Slow]:
     """Returns two workers that have met; the first has lost and forgotten the second."""
-    alice, gate = floor.worker("alice"), Gate(floor.transport())
+    alice, gate = floor.worker("alice"), Slow(floor.transport())
     bob = floor.worker("bob", transport=gate).knows(alice)
     loop = shared_loop_thread()
-    loop.call_soon(gate.open.set)
-    bob.post(alice, 1)
-    alice.recorder.wait_envelopes(1)
+    loop.call_soon(gate.go.set)
+    bob.send(alice, 1)
 
     async def shut() -> None:
-        gate.open.clear()
+        gate.go.clear()
 
     loop.run(shut(), SECONDS)
     alice.exchange.fence(bob.info, "killed")
@@ -85,7 +69,7 @@ def test_who_was_forgotten_and_comes_back_is_refused(
     alice, bob, gate = forgotten(floor)
     assert (bob.info.name, bob.info.incarnation) not in alice.connections
     assert alice.exchange.statistics().envelopes_received == 1  # what it has moved is remembered
-    shared_loop_thread().call_soon(gate.open.set)
+    shared_loop_thread().call_soon(gate.go.set)
     error = bob.recorder.wait_lost()
     assert error.fenced
     assert "alice has no session with this incarnation any more" in error.reason
@@ -95,13 +79,13 @@ def test_who_was_forgotten_and_comes_back_is_refused(
 
 
 def test_who_was_lost_before_it_ever_dialled_is_refused_too(floor: Floor) -> None:
-    alice, gate = floor.worker("alice"), Gate(floor.transport())
+    alice, gate = floor.worker("alice"), Slow(floor.transport())
     bob = floor.worker("bob", transport=gate).knows(alice)
     bob.post(alice, 1)
     alice.exchange.fence(bob.info, "killed")
     meet_and_lose(alice, 3 * KEPT)
     alice.exchange.fence(bob.info, "killed once more")
-    shared_loop_thread().call_soon(gate.open.set)
+    shared_loop_thread().call_soon(gate.go.set)
     assert bob.recorder.wait_lost().fenced
     assert [worker for worker, _ in alice.recorder.lost].count(bob.info) == 1
     assert not alice.recorder.envelopes

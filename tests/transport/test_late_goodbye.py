@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from telegrad.transport import Carrier, Transport, WrappedCarrier, shared_loop_thread
+from telegrad.transport import shared_loop_thread
 from telegrad.transport.session import exchange as module
 from tests.transport.workers import (
     SECONDS,
     Floor,
+    SlowReader,
     Worker,
-    WrappedTransport,
     floor_of,
     meanwhile,
     wait_until,
@@ -26,40 +25,18 @@ TOLD = "'alice' ends before 'bob' has taken all that it sent; that took longer t
 REASON = "it left before it had sent everything; that took longer than 0.01 s (done here)"
 
 
-class Gate(WrappedTransport):
-    """What a worker listens with that may stop reading."""
-
-    def __init__(self, inner: Transport) -> None:
-        super().__init__(inner)
-        self.open = asyncio.Event()
-        self.open.set()
-
-    def accepted(self, carrier: Carrier) -> Carrier:
-        return GatedCarrier(carrier, self)
-
-
-class GatedCarrier(WrappedCarrier):
-    def __init__(self, inner: Carrier, gate: Gate) -> None:
-        super().__init__(inner)
-        self._gate = gate
-
-    async def receive(self) -> bytes:
-        message = await self._inner.receive()
-        await self._gate.open.wait()
-        return message
-
-
 @contextmanager
-def deaf(alice: Worker, bob: Worker, gate: Gate | None) -> Iterator[None]:
+def deaf(alice: Worker, bob: Worker, gate: SlowReader | None) -> Iterator[None]:
     """Bob reads nothing of Alice's inside; over a direct socket somebody holds the reader's role."""
     loop = shared_loop_thread()
     stream = bob.connection(alice.info).stream
     assert stream is not None
     direct = stream.carrier.direct
     if gate is not None:
-        loop.call_soon(gate.open.clear)
+        gate.is_slow = True
         yield
-        loop.call_soon(gate.open.set)
+        gate.is_slow = False
+        loop.call_soon(gate.permits.release)  # for the message that is held
     else:
         assert direct is not None
         wait_until("the reader's role", direct.begin_reading)
@@ -68,18 +45,17 @@ def deaf(alice: Worker, bob: Worker, gate: Gate | None) -> Iterator[None]:
 
 
 @pytest.fixture(params=["local", "grpc"])
-def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Worker, Worker, Gate | None]]:
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Worker, Worker, SlowReader | None]]:
     """Alice has dialled Bob; both ends move a direct socket's messages, or gRPC's."""
     with floor_of(request.param) as floor:
-        yield connected(floor, Gate(floor.transport()) if request.param == "grpc" else None)
+        yield connected(floor, SlowReader(floor.transport()) if request.param == "grpc" else None)
 
 
-def connected(floor: Floor, gate: Gate | None) -> tuple[Worker, Worker, Gate | None]:
+def connected(floor: Floor, gate: SlowReader | None) -> tuple[Worker, Worker, SlowReader | None]:
     alice, bob = floor.worker("alice"), floor.worker("bob", transport=gate)
     alice.knows(bob)
     bob.exchange.connect(alice.info, alice.endpoints)
-    alice.post(bob, 0)
-    bob.recorder.wait_envelopes(1)
+    alice.send(bob, 0)
     return alice, bob, gate
 
 
@@ -89,7 +65,7 @@ def flood(alice: Worker, bob: Worker) -> None:
 
 
 def test_who_takes_too_long_hears_that_the_other_has_left(
-    pair: tuple[Worker, Worker, Gate | None],
+    pair: tuple[Worker, Worker, SlowReader | None],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -110,7 +86,7 @@ def test_who_takes_too_long_hears_that_the_other_has_left(
 
 
 def test_who_reads_nothing_does_not_hold_up_the_close(
-    pair: tuple[Worker, Worker, Gate | None],
+    pair: tuple[Worker, Worker, SlowReader | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "LAST_WORD_SECONDS", 0.01)

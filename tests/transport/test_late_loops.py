@@ -6,21 +6,18 @@ lost is lost by the clock alone, however loaded the machine is.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
 
-from telegrad.transport import Carrier, Transport, WrappedCarrier, shared_loop_thread
+from telegrad.transport import Transport, shared_loop_thread
 from tests.transport.workers import (
-    SECONDS,
     Floor,
     ManualClock,
+    SlowReader,
     Worker,
-    WrappedTransport,
     floor_of,
     let_pass,
-    ticked,
 )
 
 
@@ -28,17 +25,6 @@ from tests.transport.workers import (
 def floor() -> Iterator[Floor]:
     with floor_of("inproc") as workers:
         yield workers
-
-
-def oversleep(clock: ManualClock, seconds: float, *workers: Worker) -> None:
-    """Has so much time pass in one turn of the loop."""
-
-    async def on_loop() -> None:
-        clock.now += seconds
-        for worker in workers:
-            ticked(worker, clock.now)
-
-    shared_loop_thread().run(on_loop(), SECONDS)
 
 
 def lost(*workers: Worker) -> list[str]:
@@ -56,8 +42,7 @@ def met(
     alice = floor.worker("alice", clock=clock, lost_after=first)
     bob = floor.worker("bob", clock=clock, lost_after=second, transport=transport)
     alice.knows(bob)
-    alice.post(bob, 1)
-    bob.recorder.wait_envelopes(1)
+    alice.send(bob, 1)
     return alice, bob
 
 
@@ -69,43 +54,9 @@ def test_who_beats_seldom_answers_who_asks_often(floor: Floor) -> None:
     assert lost(alice, bob) == []
 
 
-def test_a_loop_that_oversleeps_again_and_again(floor: Floor) -> None:
-    clock = ManualClock()
-    alice, bob = met(floor, clock, 10.0, 10.0)
-    for seconds in (60.0, 9.0, 11.0, 3600.0, 15.0):
-        let_pass(clock, 3.0, alice, bob)
-        oversleep(clock, seconds, alice, bob)
-    let_pass(clock, 20.0, alice, bob)
-    assert lost(alice, bob) == []
-
-
-class Slow(WrappedTransport):
-    """Its carriers bring all at once, or one message for each permit."""
-
-    def __init__(self, inner: Transport) -> None:
-        super().__init__(inner)
-        self.is_slow = False
-        self.permits = asyncio.Semaphore(0)
-
-    def accepted(self, carrier: Carrier) -> Carrier:
-        return _SlowCarrier(carrier, self)
-
-
-class _SlowCarrier(WrappedCarrier):
-    def __init__(self, inner: Carrier, slow: Slow) -> None:
-        super().__init__(inner)
-        self._slow = slow
-
-    async def receive(self) -> bytes:
-        message = await self._inner.receive()
-        if self._slow.is_slow:
-            await self._slow.permits.acquire()
-        return message
-
-
 def test_a_question_behind_a_long_backlog(floor: Floor) -> None:
     """Its answer comes after three bounds; that the backlog is worked through is seen before."""
-    clock, slow = ManualClock(), Slow(floor.transport())
+    clock, slow = ManualClock(), SlowReader(floor.transport())
     alice, bob = met(floor, clock, 10.0, 40.0, slow)
     slow.is_slow = True
     for call in range(2, 18):  # as many as wait in a carrier of this transport
@@ -118,17 +69,9 @@ def test_a_question_behind_a_long_backlog(floor: Floor) -> None:
     assert len(bob.recorder.wait_envelopes(16)) < 18
 
 
-def test_a_backlog_that_nobody_works_through(floor: Floor) -> None:
-    clock, slow = ManualClock(), Slow(floor.transport())
-    alice, bob = met(floor, clock, 10.0, 40.0, slow)
-    slow.is_slow = True
-    let_pass(clock, 15.0, alice, bob)
-    assert "silent for" in alice.recorder.wait_lost().reason
-
-
 def test_a_peer_that_said_so_may_be_silent_for_longer(floor: Floor) -> None:
     """As a worker tells the coordinator, which another program may have started."""
-    clock, slow = ManualClock(), Slow(floor.transport())
+    clock, slow = ManualClock(), SlowReader(floor.transport())
     alice, bob = met(floor, clock, 10.0, 100.0, slow)
     alice.exchange.spare(bob.info, 100.0)
     slow.is_slow = True

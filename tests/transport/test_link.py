@@ -6,8 +6,7 @@ import pytest
 
 from telegrad.transport import dial_peers
 from telegrad.transport.session import link
-from tests.transport.test_ended_peers import Gate
-from tests.transport.workers import SECONDS, Floor, wait_until
+from tests.transport.workers import SECONDS, Floor, Slow, wait_until
 
 
 def test_a_peer_that_always_dials_too_holds_no_dial(
@@ -16,7 +15,7 @@ def test_a_peer_that_always_dials_too_holds_no_dial(
     """It has the smaller name, so it refuses the other's dial while its own is under way."""
     monkeypatch.setattr(link, "DIAL_SECONDS", 0.2)
     bob = floor.worker("bob")
-    alice = floor.worker("alice", transport=Gate(floor.transport())).knows(bob)
+    alice = floor.worker("alice", transport=Slow(floor.transport())).knows(bob)
     bob.knows(alice)
     alice.post(bob, 1)
     wait_until("the dial of alice", lambda: alice.connection(bob.info).hellos > 0)

@@ -9,15 +9,16 @@ from telegrad.transport import CarrierClosedError, shared_loop_thread
 from telegrad.transport.session.exchange import Tasks
 from tests.transport.workers import (
     SECONDS,
-    Breaking,
     Floor,
     ManualClock,
     Worker,
     let_pass,
+    over_one_transport,
     wait_until,
 )
 
 LOST_AFTER = 10.0
+pytestmark = over_one_transport
 
 
 def connections(worker: Worker) -> int:
@@ -37,22 +38,8 @@ def test_it_dials_whom_it_hears_of_and_is_called(floor: Floor) -> None:
     assert connections(host) == 0
     worker.knows(host)
     worker.recorder.wait_envelopes(1)
-    worker.post(host, 2)
-    host.recorder.wait_envelopes(1)
+    worker.send(host, 2)
     assert connections(host) == 1
-
-
-def test_it_dials_again_when_its_stream_breaks(floor: Floor) -> None:
-    breaks = Breaking(floor.transport(), [12, 12, 12])
-    host, worker = floor.worker("host"), outbound(floor, transport=breaks)
-    host.knows(worker)
-    worker.knows(host)
-    for call in range(40):
-        host.post(worker, call)
-        worker.recorder.wait_envelopes(call + 1)
-    assert worker.recorder.calls() == list(range(40))
-    assert breaks.broken == 3
-    assert not host.recorder.lost
 
 
 def test_who_waits_for_one_that_never_dials_hears_so_after_the_bound(floor: Floor) -> None:
@@ -73,8 +60,7 @@ def test_one_that_is_gone_is_lost_by_silence(floor: Floor) -> None:
     worker = outbound(floor)
     host.knows(worker)
     worker.knows(host)
-    worker.post(host, 1)
-    host.recorder.wait_envelopes(1)
+    worker.send(host, 1)
     floor.kill(worker)
     wait_until("the break", lambda: host.connection(worker.info).stream is None)
     assert not host.recorder.lost
@@ -127,8 +113,7 @@ def test_a_goodbye_to_one_that_has_ended_meanwhile_waits_for_nobody(floor: Floor
     host, worker = floor.worker("host"), outbound(floor)
     host.knows(worker)
     worker.knows(host)
-    worker.post(host, 1)
-    host.recorder.wait_envelopes(1)
+    worker.send(host, 1)
     connection = host.connection(worker.info)
     wait_until("receipts", lambda: connection.connection.statistics().unacknowledged == 0)
 

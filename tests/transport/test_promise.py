@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import random
-import threading
 import weakref
 from functools import partial
 
@@ -19,35 +17,29 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.transport import (
-    Carrier,
-    CarrierClosedError,
     GuestList,
-    Transport,
-    WrappedCarrier,
     shared_loop_thread,
 )
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
+from tests.transport.taps import Tap, tapped_pair
 from tests.transport.workers import (
     SECONDS,
     Floor,
     ManualClock,
+    Slow,
     Worker,
-    WrappedTransport,
     at_once,
     beat,
     first_of,
     let_pass,
+    pattern,
     run_on,
     wait_until,
 )
 
 KIB, MIB = 2**10, 2**20
 SIZES = [0, 1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, MIB - 1, MIB, MIB + 1, 5 * MIB]
-
-
-def pattern(size: int, seed: int = 0) -> bytes:
-    return np.random.default_rng(seed).bytes(size)
 
 
 def test_an_envelope_arrives_whole(floor: Floor) -> None:
@@ -72,8 +64,7 @@ def test_an_envelope_arrives_whole(floor: Floor) -> None:
 def test_buffers_of_every_size(floor: Floor, size: int) -> None:
     alice, bob = floor.pair()
     data = pattern(size)
-    alice.post(bob, 1, buffers=[data, b"small", memoryview(bytearray(data))])
-    (got,) = bob.recorder.wait_envelopes(1)
+    got = alice.send(bob, 1, buffers=[data, b"small", memoryview(bytearray(data))])
     assert [bytes(buffer) for buffer in got.buffers] == [data, b"small", data]
     for buffer in got.buffers:
         view = memoryview(buffer)
@@ -83,8 +74,7 @@ def test_buffers_of_every_size(floor: Floor, size: int) -> None:
 def test_a_big_document_and_big_externals(floor: Floor) -> None:
     alice, bob = floor.pair()
     document, externals = pattern(6 * MIB), pattern(5 * MIB, 1)
-    alice.post(bob, 1, document=document, externals=externals)
-    (got,) = bob.recorder.wait_envelopes(1)
+    got = alice.send(bob, 1, document=document, externals=externals)
     assert (got.document, got.externals) == (document, externals)
 
 
@@ -140,15 +130,14 @@ def test_a_conversation(floor: Floor) -> None:
 @pytest.mark.parametrize("seed", first_of(4))
 def test_carriers_break_in_the_middle_again_and_again(floor: Floor, seed: int) -> None:
     rng = random.Random(seed)
-    plan = [rng.randint(3, 12) for _ in range(30)]
-    alice = floor.worker("alice", transport=floor.transport(plan=plan))
-    bob = floor.worker("bob")
-    alice.knows(bob)
-    bob.knows(alice)
+    alice, bob, tap = tapped_pair(floor)
     sizes = {1: MIB + 1, 5: 3 * MIB, 40: 64 * KIB + 1}
     data = {call: pattern(size, call) for call, size in sizes.items()}
     n = 120
     for call in range(n):
+        for purpose in {"control", "bulk"} - tap.kill.keys():  # the last break has struck
+            if call % 5 == 0:
+                tap.kill[purpose] = rng.randint(3, 12)
         alice.post(bob, call, buffers=[data.get(call, b"")])
         bob.post(alice, call, buffers=[data.get(call, b"")])
         if call % 10 == 9:  # let some of it go, so that the breaks fall everywhere
@@ -165,14 +154,14 @@ def test_carriers_break_in_the_middle_again_and_again(floor: Floor, seed: int) -
 @pytest.mark.parametrize("known", ["alice", "bob"])
 def test_either_side_dials_again(floor: Floor, known: str) -> None:
     """Only one side has the other's address; whichever it is, a broken carrier is replaced."""
-    plan = [8, 8, 8]
-    alice = floor.worker("alice", transport=floor.transport(plan=plan))
-    bob = floor.worker("bob")
-    dialler, other = (alice, bob) if known == "bob" else (bob, alice)
+    tap = Tap(floor.transport())
+    dialler = floor.worker("bob" if known == "alice" else "alice", transport=tap)
+    other = floor.worker(known)
     dialler.knows(other)
-    dialler.post(other, 0)
-    other.recorder.wait_envelopes(1)
+    dialler.send(other, 0)
     for call in range(1, 30):
+        if call < 25:  # a later break may strike behind the last message
+            tap.kill.setdefault("control", 8)
         other.post(dialler, call)
         dialler.recorder.wait_envelopes(call)
     assert dialler.recorder.calls() == list(range(1, 30))
@@ -231,8 +220,7 @@ def test_a_refused_dial_is_a_loss(floor: Floor) -> None:
 def test_a_refused_redial_is_a_loss_at_once(floor: Floor) -> None:
     clock = ManualClock()  # stands: silence can lose nobody
     alice, bob = floor.pair(clock=clock)
-    alice.post(bob, 1)
-    bob.recorder.wait_envelopes(1)
+    alice.send(bob, 1)
     floor.kill(bob)
     reason = alice.recorder.wait_lost().reason
     assert "nobody listens" in reason
@@ -263,8 +251,7 @@ def test_silence_is_a_loss_after_the_bound(floor: Floor) -> None:
     loop = shared_loop_thread()
     loop.call_soon(slow.go.set)
     alice = floor.worker("alice", transport=slow, clock=clock, lost_after=10.0).knows(bob)
-    alice.post(bob, 1)
-    bob.recorder.wait_envelopes(1)
+    alice.send(bob, 1)
     loop.run(slow.get_stuck(), SECONDS)  # nothing that alice asks arrives any more
     let_pass(clock, 9.0, alice)
     assert not alice.recorder.lost
@@ -280,8 +267,7 @@ def test_silence_is_a_loss_after_the_bound(floor: Floor) -> None:
 def test_idle_peers_keep_each_other_alive(floor: Floor) -> None:
     clock = ManualClock()
     alice, bob = floor.pair(clock=clock, lost_after=1.25)
-    alice.post(bob, 1)
-    bob.recorder.wait_envelopes(1)
+    alice.send(bob, 1)
     for _ in range(15):  # from beat to beat, for three bounds
         beat(clock, 0.25, alice, bob, until=lambda: False)
     assert not alice.recorder.lost
@@ -341,18 +327,15 @@ def test_leaving_one_peer_keeps_the_others(floor: Floor) -> None:
     carol = floor.worker("carol").knows(alice)
     alice.knows(carol)
     for peer in (bob, carol):
-        alice.post(peer, 1)
-        peer.recorder.wait_envelopes(1)
+        alice.send(peer, 1)
     alice.exchange.leave(bob.info, "enough")
     assert bob.recorder.wait_lost().reason == "enough"
-    alice.post(carol, 2)
-    carol.recorder.wait_envelopes(2)
+    alice.send(carol, 2)
 
 
 def test_a_fenced_peer_stays_out(floor: Floor) -> None:
     alice, bob = floor.pair()
-    bob.post(alice, 1)
-    alice.recorder.wait_envelopes(1)
+    bob.send(alice, 1)
     alice.exchange.fence(bob.info, "the coordinator gave it up")
     with pytest.raises(WorkerLostError, match="the coordinator gave it up"):
         alice.post(bob, 1)
@@ -369,10 +352,8 @@ def test_introduce(floor: Floor) -> None:
     found = client.exchange.introduce(host.endpoints[0], timeout=SECONDS)
     assert found == host.info
     assert client.exchange.introduce(host.endpoints[0], timeout=SECONDS) == host.info
-    client.post(host, 1)
-    host.recorder.wait_envelopes(1)
-    host.post(client, 2)
-    client.recorder.wait_envelopes(1)
+    client.send(host, 1)
+    host.send(client, 2)
     assert client.exchange.statistics().connections == 1
 
 
@@ -383,8 +364,7 @@ def test_introduce_while_the_other_dials(floor: Floor, name: str) -> None:
     host.post(client, 1)
     assert client.exchange.introduce(host.endpoints[0], timeout=SECONDS) == host.info
     client.recorder.wait_envelopes(1)
-    client.post(host, 2)
-    host.recorder.wait_envelopes(1)
+    client.send(host, 2)
 
 
 def test_introduce_to_nobody(floor: Floor) -> None:
@@ -427,8 +407,7 @@ def test_a_listener_without_the_token_gets_no_envelope(floor: Floor) -> None:
 
 def test_no_token_at_all(floor: Floor) -> None:
     alice, bob = floor.pair(token=None)
-    alice.post(bob, 1)
-    bob.recorder.wait_envelopes(1)
+    alice.send(bob, 1)
 
 
 def test_another_job(floor: Floor) -> None:
@@ -457,45 +436,6 @@ def test_what_was_posted_before_an_endpoint_was_known_leaves_then(floor: Floor) 
     assert bob.recorder.wait_envelopes(1)[0].call == 1
 
 
-class Slow(WrappedTransport):
-    """Dials only when it is let, and writes nothing once it is stuck."""
-
-    def __init__(self, inner: Transport) -> None:
-        super().__init__(inner)
-        self.stuck = False
-        self.writing = threading.Event()
-        self.dialling = threading.Event()
-        self.go = asyncio.Event()
-        self.closed = threading.Event()
-
-    async def get_stuck(self) -> None:
-        """In one step of the loop: a beat may be due in between."""
-        self.go.clear()
-        self.stuck = True
-
-    async def dial(self, endpoint: str) -> Carrier:
-        self.dialling.set()
-        await self.go.wait()
-        return _SlowCarrier(await self.inner.dial(endpoint), self)
-
-
-class _SlowCarrier(WrappedCarrier):
-    def __init__(self, inner: Carrier, slow: Slow) -> None:
-        super().__init__(inner)
-        self._slow = slow
-
-    async def send(self, message: bytes) -> None:
-        if self._slow.stuck:
-            self._slow.writing.set()
-            await self._slow.go.wait()
-            raise CarrierClosedError("the other end is gone")
-        await self._inner.send(message)
-
-    async def close(self) -> None:
-        await self._inner.close()
-        self._slow.closed.set()
-
-
 def test_a_dial_that_ends_after_the_close_leaves_no_carrier(floor: Floor) -> None:
     bob = floor.worker("bob")
     slow = Slow(floor.transport())
@@ -514,8 +454,7 @@ def test_a_goodbye_that_cannot_be_answered_closes_the_carrier(floor: Floor) -> N
     loop = shared_loop_thread()
     loop.call_soon(slow.go.set)
     alice = floor.worker("alice", transport=slow).knows(bob)
-    alice.post(bob, 1)
-    bob.recorder.wait_envelopes(1)
+    alice.send(bob, 1)
     loop.run(slow.get_stuck(), SECONDS)
     alice.post(bob, 2)
     assert slow.writing.wait(SECONDS)

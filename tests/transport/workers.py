@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import pytest
 
 from telegrad.errors import WorkerLostError
@@ -102,6 +103,16 @@ class Recorder(Receiver):
             assert found, f"{len(self.envelopes)} of {count} envelopes came; lost: {self.lost}"
             return [envelope for _, envelope in self.envelopes]
 
+    def wait_call(self, call: int) -> Envelope:
+        """Waits until the envelope of a call has come."""
+
+        def come() -> list[Envelope]:
+            return [each for _, each in self.envelopes if each.call == call]
+
+        with self.changed:
+            assert self.changed.wait_for(come, SECONDS), f"{call} did not come; lost: {self.lost}"
+            return come()[0]
+
     def wait_lost(self) -> WorkerLostError:
         with self.changed:
             assert self.changed.wait_for(lambda: bool(self.lost), SECONDS), "nobody was lost"
@@ -138,46 +149,67 @@ class WrappedTransport(Transport):
         return carrier
 
 
-class Breaking(WrappedTransport):
-    """A transport whose carriers close after a number of messages, by plan, then never more."""
+class Slow(WrappedTransport):
+    """Dials only when it is let, and writes nothing once it is stuck."""
 
-    def __init__(self, inner: Transport, plan: Sequence[int]) -> None:
+    def __init__(self, inner: Transport) -> None:
         super().__init__(inner)
-        self.plan = list(plan)
-        self.broken = 0
+        self.stuck = False
+        self.writing = threading.Event()
+        self.dialling = threading.Event()
+        self.go = asyncio.Event()
+        self.closed = threading.Event()
 
-    def accepted(self, carrier: Carrier) -> Carrier:
-        return _BreakingCarrier(carrier, self)
+    async def get_stuck(self) -> None:
+        """In one step of the loop: a beat may be due in between."""
+        self.go.clear()
+        self.stuck = True
 
-    dialled = accepted
+    async def dial(self, endpoint: str) -> Carrier:
+        self.dialling.set()
+        await self.go.wait()
+        return _SlowCarrier(await self.inner.dial(endpoint), self)
 
 
-class _BreakingCarrier(WrappedCarrier):
-    """Counts both directions; the message at which it breaks is lost."""
-
-    def __init__(self, inner: Carrier, breaks: Breaking) -> None:
+class _SlowCarrier(WrappedCarrier):
+    def __init__(self, inner: Carrier, slow: Slow) -> None:
         super().__init__(inner)
-        self._breaks = breaks
-        self._left = breaks.plan.pop(0) if breaks.plan else None
+        self._slow = slow
 
     async def send(self, message: bytes) -> None:
-        await self._count()
+        if self._slow.stuck:
+            self._slow.writing.set()
+            await self._slow.go.wait()
+            raise CarrierClosedError("the other end is gone")
         await self._inner.send(message)
+
+    async def close(self) -> None:
+        await self._inner.close()
+        self._slow.closed.set()
+
+
+class SlowReader(WrappedTransport):
+    """What a worker listens with: it brings all at once, or one message for each permit."""
+
+    def __init__(self, inner: Transport) -> None:
+        super().__init__(inner)
+        self.is_slow = False
+        self.permits = asyncio.Semaphore(0)
+
+    def accepted(self, carrier: Carrier) -> Carrier:
+        return _SlowlyRead(carrier, self)
+
+
+class _SlowlyRead(WrappedCarrier):
+    def __init__(self, inner: Carrier, slow: SlowReader) -> None:
+        super().__init__(inner)
+        self._slow = slow
 
     async def receive(self) -> bytes:
         message = await self._inner.receive()
-        await self._count()
+        if self._slow.is_slow:
+            await self._slow.permits.acquire()
         return message
-
-    async def _count(self) -> None:
-        if self._left is None:
-            return
-        self._left -= 1
-        if self._left == 0:
-            self._breaks.broken += 1
-        if self._left <= 0:
-            await self._inner.close()
-            raise CarrierClosedError("broken by the test")
 
 
 class Worker:
@@ -195,6 +227,11 @@ class Worker:
 
     def post(self, peer: Worker, call: int, **fields: Any) -> None:
         self.exchange.post(peer.info, Envelope("test.message", call, **fields))
+
+    def send(self, peer: Worker, call: int, **fields: Any) -> Envelope:
+        """Posts an envelope and waits until it has come; returns it as it came."""
+        self.post(peer, call, **fields)
+        return peer.recorder.wait_call(call)
 
     @property
     def connections(self) -> dict[tuple[str, int], Carriers]:
@@ -256,15 +293,10 @@ class Floor:
         self._local = LocalTransport() if kind == "local" else None
         self._workers: list[Worker] = []
 
-    def transport(self, *, plan: Sequence[int] = ()) -> Transport:
-        inner: Transport
+    def transport(self) -> Transport:
         if self.kind == "inproc":
-            inner = InprocTransport(self._network)
-        elif self._local is not None:
-            inner = self._local
-        else:
-            inner = self.grpc()
-        return Breaking(inner, plan) if plan else inner
+            return InprocTransport(self._network)
+        return self.grpc() if self._local is None else self._local
 
     def grpc(self, **options: Any) -> GrpcTransport:
         """Returns one that encrypts as this floor does."""
@@ -346,6 +378,21 @@ class Floor:
     def close(self) -> None:
         for worker in self._workers:
             worker.exchange.close(FAREWELL)
+
+
+def pattern(size: int, seed: int = 0) -> bytes:
+    """Returns bytes without order, the same ones for each seed."""
+    return np.random.default_rng(seed).bytes(size)
+
+
+def has_moved(worker: Worker, peer: Worker) -> bool:
+    """Tells whether the stream of a worker to a peer has moved to a socket."""
+    stream = worker.connection(peer.info).stream
+    return stream is not None and stream.carrier.takes_over
+
+
+def wait_until_moved(alice: Worker, bob: Worker) -> None:
+    wait_until("moved", lambda: has_moved(alice, bob) and has_moved(bob, alice))
 
 
 @contextlib.contextmanager
