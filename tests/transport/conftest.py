@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.transport.workers import Authority, Floor, floor_of
+from tests.audit_log import AuditLog, audit_log_of_all
+from tests.transport.workers import Authority, Floor, Worker, floor_of
 
 
 @pytest.fixture(params=["inproc", "local", "grpc"])
@@ -20,6 +21,29 @@ def grpc_floor() -> Iterator[Floor]:
     """Workers over gRPC, for what only sockets can get wrong."""
     with floor_of("grpc") as workers:
         yield workers
+
+
+@pytest.fixture
+def local() -> Iterator[Floor]:
+    """Workers over Unix sockets."""
+    with floor_of("local") as workers:
+        yield workers
+
+
+@pytest.fixture
+def met(local: Floor) -> tuple[Worker, Worker]:
+    """Two workers over Unix sockets that know by now whether they share memory."""
+    alice, bob = local.pair()
+    alice.send(bob, 1)
+    bob.recorder.envelopes.clear()
+    return alice, bob
+
+
+@pytest.fixture
+def log() -> Iterator[AuditLog]:
+    """What is recorded in the audit log."""
+    with audit_log_of_all() as handler:
+        yield handler
 
 
 @pytest.fixture

@@ -19,16 +19,7 @@ from telegrad.transport.session.carriers import (
     DirectTries,
 )
 from telegrad.transport.session.terms import Terms
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.transport.workers import ManualClock
 
 
 class Here:
@@ -38,8 +29,8 @@ class Here:
         function(*args)
 
 
-def tries_of(*peers: str) -> tuple[Clock, list[DirectTries]]:
-    clock = Clock()
+def tries_of(*peers: str) -> tuple[ManualClock, list[DirectTries]]:
+    clock = ManualClock()
     terms = SimpleNamespace(clock=clock, loop=Here(), counters=Counters())
     return clock, [DirectTries(peer, cast("Terms", terms)) for peer in peers]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -12,7 +12,7 @@ from telegrad.transport.security.audit import CONNECTION_REFUSED, DIAL_REFUSED
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.session.dial import LONGEST_UNANNOUNCED
 from telegrad.types import WorkerInfo
-from tests.audit_log import AuditLog, audit_log_of_all
+from tests.audit_log import AuditLog
 from tests.transport.workers import (
     SECONDS,
     TICK,
@@ -27,12 +27,6 @@ from tests.transport.workers import (
 
 BOUND = 40 * TICK
 PATIENCE = 1000.0  # more than any wait of a test
-
-
-@pytest.fixture
-def audit() -> Iterator[AuditLog]:
-    with audit_log_of_all() as log:
-        yield log
 
 
 # -- the list ----------------------------------------------------------------------------------------
@@ -158,26 +152,28 @@ def door(monkeypatch: pytest.MonkeyPatch) -> list[WorkerInfo]:
     return waiting
 
 
-def at_the_door(door: list[WorkerInfo]) -> None:
-    wait_until("somebody at the door", lambda: bool(door))
-
-
-def test_the_dial_is_faster_than_the_news(
-    floor: Floor, audit: AuditLog, door: list[WorkerInfo]
-) -> None:
+def somebody_waits(floor: Floor, door: list[WorkerInfo]) -> tuple[GuestList, Worker, Worker]:
+    """Has a worker dial one that has not heard of it; returns the list, the dialler and the other."""
     guests = GuestList()
     bob = floor.worker("bob", guests=guests, prove_within=PATIENCE)
     alice = floor.worker("alice", prove_within=PATIENCE).knows(bob)
     alice.post(bob, 1)
-    at_the_door(door)
+    wait_until("somebody at the door", lambda: bool(door))
+    return guests, alice, bob
+
+
+def test_the_dial_is_faster_than_the_news(
+    floor: Floor, log: AuditLog, door: list[WorkerInfo]
+) -> None:
+    guests, alice, bob = somebody_waits(floor, door)
     assert not bob.recorder.envelopes
     guests.add([alice.info])
     bob.recorder.wait_envelopes(1)
-    assert not audit.found(CONNECTION_REFUSED)
+    assert not log.found(CONNECTION_REFUSED)
 
 
 @over_one_transport
-def test_news_that_is_later_than_the_bound(floor: Floor, audit: AuditLog) -> None:
+def test_news_that_is_later_than_the_bound(floor: Floor, log: AuditLog) -> None:
     """Who is told to come again hears that the peer lives: nobody is lost by that."""
     guests, clock = GuestList(), ManualClock()
     bob = floor.worker("bob", guests=guests, prove_within=0.05)
@@ -185,10 +181,10 @@ def test_news_that_is_later_than_the_bound(floor: Floor, audit: AuditLog) -> Non
     alice.post(bob, 1)
     told = 0
     for _ in range(8):  # more than three times the bound, in all
-        told = len(audit.wait(DIAL_REFUSED, told + 1, worker="alice", reason="UNANNOUNCED"))
+        told = len(log.wait(DIAL_REFUSED, told + 1, worker="alice", reason="UNANNOUNCED"))
         let_pass(clock, 0.4 * BOUND, alice)
     assert not alice.recorder.lost
-    (first, *_) = audit.found(CONNECTION_REFUSED, worker="bob")
+    (first, *_) = log.found(CONNECTION_REFUSED, worker="bob")
     assert (first["reason"], first["peer"], first["incarnation"]) == ("UNANNOUNCED", "alice", 1)
     guests.add([alice.info])
     bob.recorder.wait_envelopes(1)
@@ -196,7 +192,7 @@ def test_news_that_is_later_than_the_bound(floor: Floor, audit: AuditLog) -> Non
 
 @pytest.mark.long
 def test_a_peer_to_which_the_news_never_comes_is_lost_in_the_end(
-    floor: Floor, audit: AuditLog
+    floor: Floor, log: AuditLog
 ) -> None:
     clock = ManualClock()
     bob = floor.worker("bob", guests=GuestList(), prove_within=0.05)
@@ -204,7 +200,7 @@ def test_a_peer_to_which_the_news_never_comes_is_lost_in_the_end(
     alice.post(bob, 1)
 
     def told() -> int:
-        return len(audit.found(DIAL_REFUSED, worker="alice", reason="UNANNOUNCED"))
+        return len(log.found(DIAL_REFUSED, worker="alice", reason="UNANNOUNCED"))
 
     bounds, before = 0.0, 0
 
@@ -221,11 +217,7 @@ def test_a_peer_to_which_the_news_never_comes_is_lost_in_the_end(
 
 
 def test_news_that_will_not_come(floor: Floor, door: list[WorkerInfo]) -> None:
-    guests = GuestList()
-    bob = floor.worker("bob", guests=guests, prove_within=PATIENCE)
-    alice = floor.worker("alice").knows(bob)
-    alice.post(bob, 1)
-    at_the_door(door)
+    guests, alice, _ = somebody_waits(floor, door)
     guests.close("its coordinator is lost")
     error = alice.recorder.wait_lost()
     assert not error.fenced
@@ -242,28 +234,23 @@ def test_who_was_given_up_is_told_so_at_once(floor: Floor, door: list[WorkerInfo
     assert not door
 
 
-def test_a_successor_on_whom_nothing_is_known_takes_no_place(floor: Floor, audit: AuditLog) -> None:
+def test_a_successor_on_whom_nothing_is_known_takes_no_place(floor: Floor, log: AuditLog) -> None:
     """It holds the token, and says a living name: the living one is served on."""
     guests = GuestList()
     bob = floor.worker("bob", guests=guests, prove_within=0.05)
     alice = floor.worker("alice").knows(bob)
     guests.add([alice.info])
-    alice.post(bob, 1)
-    bob.recorder.wait_envelopes(1)
+    alice.send(bob, 1)
     taker: Worker = floor.worker("alice", incarnation=2).knows(bob)
     taker.post(bob, 7)
-    audit.wait(CONNECTION_REFUSED, worker="bob", incarnation=2, reason="UNANNOUNCED")
+    log.wait(CONNECTION_REFUSED, worker="bob", incarnation=2, reason="UNANNOUNCED")
     alice.post(bob, 2)
     assert [each.call for each in bob.recorder.wait_envelopes(2)] == [1, 2]
     assert not alice.recorder.lost
 
 
 def test_a_worker_that_closes_keeps_nobody_waiting(floor: Floor, door: list[WorkerInfo]) -> None:
-    guests = GuestList()
-    bob = floor.worker("bob", guests=guests, prove_within=PATIENCE)
-    alice = floor.worker("alice").knows(bob)
-    alice.post(bob, 1)
-    at_the_door(door)
+    _, alice, bob = somebody_waits(floor, door)
     bob.exchange.close(SECONDS)
     alice.recorder.wait_lost()
     assert not door

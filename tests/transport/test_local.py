@@ -45,27 +45,6 @@ def path_of(endpoint: str) -> str:
     return "/" + endpoint.removeprefix("local://").partition("/")[2]
 
 
-def test_small_messages_that_the_socket_has_no_room_for_are_kept() -> None:
-    one, other = pair()
-    sent: list[bytes] = []
-    while True:
-        sent.append(len(sent).to_bytes(4, "big") * 300)
-        if not one.put(sent[-1]):
-            break
-    got = []
-    while (message := other.take()) is not None:
-        got.append(message)
-    assert got == sent[: len(got)]
-    while not one.flush():
-        got += [] if (message := other.take()) is None else [message]
-    assert one.put(b"the last")
-    while (message := other.take()) is not None:
-        got.append(message)
-    assert got == [*sent, b"the last"]
-    one.end()
-    other.end()
-
-
 def test_each_role_is_one_thread_s() -> None:
     one, other = pair()
     assert one.begin_reading()
@@ -173,8 +152,7 @@ def test_workers_of_one_host_choose_it_and_others_do_not_try() -> None:
         alice, bob = floor.worker("alice"), floor.worker("bob")
         elsewhere = "local://0123456789abcdef/tmp/x/s"
         alice.exchange.connect(bob.info, (elsewhere, *bob.endpoints))
-        alice.post(bob, 1)
-        bob.recorder.wait_envelopes(1)
+        alice.send(bob, 1)
 
 
 @pytest.mark.parametrize(
@@ -202,16 +180,6 @@ def test_why_it_is_not_chosen(
     assert why in caplog.text
     with pytest.raises(ValueError, match=rf"bind='unix' is refused, .*{why}.*; leave bind out"):
         find_local(tls, wanted=wanted, bind="unix")
-
-
-def test_a_listener_that_died_leaves_nothing_in_the_way() -> None:
-    with floor_of("local") as floor:
-        alice, bob = floor.pair()
-        floor.kill(bob)
-        again = floor.worker("bob", incarnation=2)
-        alice.knows(again)
-        alice.post(again, 5)
-        again.recorder.wait_envelopes(1)
 
 
 def test_what_a_killed_process_left_is_taken_away_by_the_next(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,16 +26,9 @@ from tests.transport.test_slabs import (
     beat,
     break_stream,
     filled,
-    meet,
     none_mapped,
 )
-from tests.transport.workers import Floor, Worker, floor_of, run_on, wait_until
-
-
-@pytest.fixture
-def local() -> Iterator[Floor]:
-    with floor_of("local") as floor:
-        yield floor
+from tests.transport.workers import Worker, run_on, wait_until
 
 
 def address(buffer: Any) -> int:
@@ -62,9 +54,8 @@ def answer(worker: Worker, peer: Worker, held: list[Any], call: int = 3) -> None
     worker.post(peer, call, buffers=reply.buffers)
 
 
-def test_what_nobody_else_has_goes_back_as_it_is(local: Floor) -> None:
-    alice, bob = local.pair()
-    meet(alice, bob)
+def test_what_nobody_else_has_goes_back_as_it_is(met: tuple[Worker, Worker]) -> None:
+    alice, bob = met
     books = account_of(alice, bob)
     for call in range(3, 10):
         memory = filled(alice, bob, SIZE, 7)
@@ -84,9 +75,8 @@ def test_what_nobody_else_has_goes_back_as_it_is(local: Floor) -> None:
     assert account_of(bob, alice).slabs == {}
 
 
-def test_what_somebody_has_is_copied(local: Floor) -> None:
-    alice, bob = local.pair()
-    meet(alice, bob)
+def test_what_somebody_has_is_copied(met: tuple[Worker, Worker]) -> None:
+    alice, bob = met
     memory = filled(alice, bob, SIZE, 7)
     alice.post(bob, 2, buffers=[memory])
     held = arrived(bob)
@@ -104,9 +94,8 @@ def test_what_somebody_has_is_copied(local: Floor) -> None:
     wait_until("the loan is back", lambda: books.loans == {})
 
 
-def test_a_part_of_it_is_copied(local: Floor) -> None:
-    alice, bob = local.pair()
-    meet(alice, bob)
+def test_a_part_of_it_is_copied(met: tuple[Worker, Worker]) -> None:
+    alice, bob = met
     alice.post(bob, 2, buffers=[filled(alice, bob, SIZE, 7)])
     held = [arrived(bob)[0][1:]]
     answer(bob, alice, held)
@@ -117,9 +106,8 @@ def test_a_part_of_it_is_copied(local: Floor) -> None:
     wait_until("the loan is back", lambda: books.loans == {})
 
 
-def test_what_is_described_and_not_sent_is_returned(local: Floor) -> None:
-    alice, bob = local.pair()
-    meet(alice, bob)
+def test_what_is_described_and_not_sent_is_returned(met: tuple[Worker, Worker]) -> None:
+    alice, bob = met
     alice.post(bob, 2, buffers=[filled(alice, bob, SIZE, 7)])
     held = arrived(bob)
     memory = bob.exchange.memory(alice.info).answering()
@@ -134,11 +122,10 @@ def test_what_is_described_and_not_sent_is_returned(local: Floor) -> None:
     wait_until("the loan is back", lambda: books.out == 0)
 
 
-def test_a_stream_that_breaks_before_it_is_sent(local: Floor) -> None:
+def test_a_stream_that_breaks_before_it_is_sent(met: tuple[Worker, Worker]) -> None:
     """Then it comes in pieces, from where it lies."""
     none_mapped()
-    alice, bob = local.pair()
-    meet(alice, bob)
+    alice, bob = met
     alice.post(bob, 2, buffers=[filled(alice, bob, SIZE, 7)])
     held = arrived(bob)
     memory = bob.exchange.memory(alice.info).answering()

@@ -29,16 +29,9 @@ from tests.transport.workers import Floor, ManualClock, Worker, at_once, floor_o
 SIZE = 2**20
 
 
-@pytest.fixture
-def local() -> Iterator[Floor]:
-    with floor_of("local") as floor:
-        yield floor
-
-
 def meet(alice: Worker, bob: Worker) -> None:
     """Has a stream come up: only then is it known whether its ends share memory."""
-    alice.post(bob, 1)
-    bob.recorder.wait_envelopes(1)
+    alice.send(bob, 1)
     bob.recorder.envelopes.clear()
 
 
@@ -83,12 +76,10 @@ def none_mapped() -> None:
 # -- the ordinary way ----------------------------------------------------------------------------
 
 
-def test_a_buffer_arrives_where_it_was_written(local: Floor) -> None:
-    alice, bob = local.pair()
-    meet(alice, bob)
+def test_a_buffer_arrives_where_it_was_written(met: tuple[Worker, Worker]) -> None:
+    alice, bob = met
     memory = filled(alice, bob, SIZE, 7)
-    alice.post(bob, 2, buffers=[memory.toreadonly(), b"small"])
-    (envelope,) = bob.recorder.wait_envelopes(1)
+    envelope = alice.send(bob, 2, buffers=[memory.toreadonly(), b"small"])
     got, small = envelope.buffers
     assert isinstance(got, memoryview)
     assert not got.readonly
@@ -104,11 +95,9 @@ def test_a_buffer_arrives_where_it_was_written(local: Floor) -> None:
     assert sent.bytes_sent - SIZE < 1000
 
 
-def test_it_is_lent_until_the_last_view_of_it_is_freed(local: Floor) -> None:
-    alice, bob = local.pair()
-    meet(alice, bob)
-    alice.post(bob, 2, buffers=[filled(alice, bob, SIZE, 7)])
-    (envelope,) = bob.recorder.wait_envelopes(1)
+def test_it_is_lent_until_the_last_view_of_it_is_freed(met: tuple[Worker, Worker]) -> None:
+    alice, bob = met
+    envelope = alice.send(bob, 2, buffers=[filled(alice, bob, SIZE, 7)])
     array = np.ndarray((SIZE // 8,), np.float64, envelope.buffers[0])
     slice_of_it: Any = array[3:].reshape(1, -1)[:, ::2].data
     bob.recorder.envelopes.clear()
@@ -122,9 +111,8 @@ def test_it_is_lent_until_the_last_view_of_it_is_freed(local: Floor) -> None:
     assert books.loans == {}
 
 
-def test_the_same_block_goes_again_and_again(local: Floor) -> None:
-    alice, bob = local.pair()
-    meet(alice, bob)
+def test_the_same_block_goes_again_and_again(met: tuple[Worker, Worker]) -> None:
+    alice, bob = met
     books = account_of(alice, bob)
     before = 0, 0
     for call in range(2, 202):
@@ -141,10 +129,9 @@ def test_the_same_block_goes_again_and_again(local: Floor) -> None:
     assert len(books.slabs) == 1
 
 
-def test_many_threads_at_once(local: Floor) -> None:
+def test_many_threads_at_once(met: tuple[Worker, Worker]) -> None:
     """Whatever is read was written for this envelope: no block is in two hands."""
-    alice, bob = local.pair()
-    meet(alice, bob)
+    alice, bob = met
     count, wrong = 60, []
 
     def check(peer: object, envelope: Envelope) -> None:
@@ -169,9 +156,8 @@ def test_many_threads_at_once(local: Floor) -> None:
     assert wrong == []
 
 
-def test_what_is_small_or_elsewhere_gets_none(local: Floor) -> None:
-    alice, bob = local.pair()
-    meet(alice, bob)
+def test_what_is_small_or_elsewhere_gets_none(met: tuple[Worker, Worker]) -> None:
+    alice, bob = met
     assert alice.exchange.memory(bob.info).take(LENT_BYTES) is None
     assert alice.exchange.memory(alice.info).take(SIZE) is None
     assert alice.exchange.memory(bob.info).take(Bounds().lent + 1) is None
@@ -183,15 +169,13 @@ def test_other_transports_share_nothing(kind: str) -> None:
         alice, bob = floor.pair()
         meet(alice, bob)
         memory = alice.exchange.memory(bob.info).take(SIZE)
-        alice.post(bob, 2, buffers=[bytes(SIZE) if memory is None else memory])
-        bob.recorder.wait_envelopes(1)
+        alice.send(bob, 2, buffers=[bytes(SIZE) if memory is None else memory])
         assert alice.exchange.statistics().slab_bytes_sent == 0
 
 
-def test_memory_is_lent_once(local: Floor) -> None:
+def test_memory_is_lent_once(met: tuple[Worker, Worker]) -> None:
     """The peer may write there: a second envelope gets a copy, in pieces."""
-    alice, bob = local.pair()
-    meet(alice, bob)
+    alice, bob = met
     memory = filled(alice, bob, SIZE, 7)
     alice.post(bob, 2, buffers=[memory])
     alice.post(bob, 3, buffers=[memory])
@@ -202,12 +186,10 @@ def test_memory_is_lent_once(local: Floor) -> None:
     assert alice.exchange.statistics().slab_bytes_sent == SIZE
 
 
-def test_a_part_of_it_goes_in_pieces(local: Floor) -> None:
-    alice, bob = local.pair()
-    meet(alice, bob)
+def test_a_part_of_it_goes_in_pieces(met: tuple[Worker, Worker]) -> None:
+    alice, bob = met
     memory = filled(alice, bob, SIZE, 7)
-    alice.post(bob, 2, buffers=[memory[1:]])
-    (envelope,) = bob.recorder.wait_envelopes(1)
+    envelope = alice.send(bob, 2, buffers=[memory[1:]])
     assert bytes(envelope.buffers[0]) == b"\7" * (SIZE - 1)
     assert alice.exchange.statistics().slab_bytes_sent == 0
 
@@ -217,8 +199,7 @@ def test_beside_pieces_of_the_same_envelope(local: Floor) -> None:
         alice, bob = local.pair()
     meet(alice, bob)
     memory, big = filled(alice, bob, SIZE, 7), os.urandom(3 * SIZE)
-    alice.post(bob, 2, document=big, buffers=[big[1:], memory, b""])
-    (envelope,) = bob.recorder.wait_envelopes(1)
+    envelope = alice.send(bob, 2, document=big, buffers=[big[1:], memory, b""])
     assert envelope.document == big
     assert [bytes(each) for each in envelope.buffers] == [big[1:], b"\7" * SIZE, b""]
     assert alice.exchange.statistics().slab_bytes_sent == SIZE
@@ -261,11 +242,12 @@ def test_a_receiver_that_keeps_all_arrays(local: Floor) -> None:
     assert alice.exchange.statistics().chunks_sent == 10
 
 
-def test_much_is_given_back_at_once(local: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_much_is_given_back_at_once(
+    met: tuple[Worker, Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that only sends gets it back, and its receipts, though nothing goes the other way."""
     monkeypatch.setattr("telegrad.transport.channels.loans.RETURN_BYTES", 4 * SIZE)
-    alice, bob = local.pair()
-    meet(alice, bob)
+    alice, bob = met
     bob.recorder.react = lambda peer, envelope: bob.recorder.envelopes.clear()
     books, most = account_of(alice, bob), 0
     for call in range(2, 60):
@@ -290,17 +272,14 @@ def break_stream(worker: Worker, peer: Worker) -> None:
         same.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_stream_that_breaks_takes_its_slabs_along(local: Floor) -> None:
+def test_a_stream_that_breaks_takes_its_slabs_along(met: tuple[Worker, Worker]) -> None:
     """What was lent stays with who has it; what was not handed over comes all the same."""
-    alice, bob = local.pair()
-    meet(alice, bob)
-    alice.post(bob, 2, buffers=[filled(alice, bob, SIZE, 7)])
-    (envelope,) = bob.recorder.wait_envelopes(1)
+    alice, bob = met
+    envelope = alice.send(bob, 2, buffers=[filled(alice, bob, SIZE, 7)])
     old = account_of(alice, bob)
     waiting = filled(alice, bob, SIZE, 8)
     break_stream(alice, bob)
-    alice.post(bob, 3, buffers=[waiting])
-    bob.recorder.wait_envelopes(2)
+    alice.send(bob, 3, buffers=[waiting])
     assert account_of(alice, bob) is not old
     assert (old.open, old.slabs) == (False, {})
     first, second = bob.recorder.wait_envelopes(2)
@@ -311,10 +290,9 @@ def test_a_stream_that_breaks_takes_its_slabs_along(local: Floor) -> None:
     del envelope
 
 
-def test_breaks_at_any_moment(local: Floor) -> None:
+def test_breaks_at_any_moment(met: tuple[Worker, Worker]) -> None:
     """Streams end while memory is written, lent, moved and read; each envelope comes once."""
-    alice, bob = local.pair()
-    meet(alice, bob)
+    alice, bob = met
     for call in range(2, 202):
         memory = alice.exchange.memory(bob.info).take(70_000)
         buffer = bytearray(70_000) if memory is None else memory
@@ -336,8 +314,7 @@ def test_a_lost_end_leaves_nothing(local: Floor, who: str) -> None:
     alice, bob = local.pair()
     meet(alice, bob)
     before = descriptors()
-    alice.post(bob, 2, buffers=[filled(alice, bob, SIZE, 7)])
-    (envelope,) = bob.recorder.wait_envelopes(1)
+    envelope = alice.send(bob, 2, buffers=[filled(alice, bob, SIZE, 7)])
     books = account_of(alice, bob)
     local.kill(alice if who == "sender" else bob)
     (bob if who == "sender" else alice).recorder.wait_lost()
@@ -354,8 +331,7 @@ def test_a_closed_exchange_leaves_nothing() -> None:
     with floor_of("local") as floor:
         alice, bob = floor.pair()
         meet(alice, bob)
-        alice.post(bob, 2, buffers=[filled(alice, bob, SIZE, 7), filled(alice, bob, 40 * SIZE, 7)])
-        bob.recorder.wait_envelopes(1)
+        alice.send(bob, 2, buffers=[filled(alice, bob, SIZE, 7), filled(alice, bob, 40 * SIZE, 7)])
         assert mappings() == 4
     bob.recorder.envelopes.clear()
     none_mapped()
@@ -368,8 +344,7 @@ def test_idle_memory_goes_at_both_ends(local: Floor) -> None:
     with pools(clock=clock):
         alice, bob = local.pair()
     meet(alice, bob)
-    alice.post(bob, 2, buffers=[filled(alice, bob, SIZE, 7)])
-    bob.recorder.wait_envelopes(1)
+    alice.send(bob, 2, buffers=[filled(alice, bob, SIZE, 7)])
     bob.recorder.envelopes.clear()
     books = account_of(alice, bob)
     beat(bob, alice)
@@ -392,10 +367,9 @@ def arrays(worker: Worker, count: int) -> list[Any]:
     return [np.frombuffer(each.buffers[0], float) for each in sorted(got, key=lambda e: e.call)]
 
 
-def test_a_shared_array_is_the_same_at_both_ends(local: Floor) -> None:
+def test_a_shared_array_is_the_same_at_both_ends(met: tuple[Worker, Worker]) -> None:
     none_mapped()
-    alice, bob = local.pair()
-    meet(alice, bob)
+    alice, bob = met
     array = shared_empty((100, 1000))
     array[:] = 1
     lent(alice, bob, 2, array)
@@ -419,9 +393,8 @@ def test_a_shared_array_is_the_same_at_both_ends(local: Floor) -> None:
     none_mapped()
 
 
-def test_a_shared_array_outlives_its_stream(local: Floor) -> None:
-    alice, bob = local.pair()
-    meet(alice, bob)
+def test_a_shared_array_outlives_its_stream(met: tuple[Worker, Worker]) -> None:
+    alice, bob = met
     array = shared_empty(100_000)
     lent(alice, bob, 2, array)
     (first,) = arrays(bob, 1)
@@ -433,9 +406,8 @@ def test_a_shared_array_outlives_its_stream(local: Floor) -> None:
     assert (first[7], second[7]) == (7, 7)
 
 
-def test_many_shared_arrays_go_some_other_way(local: Floor) -> None:
-    alice, bob = local.pair()
-    meet(alice, bob)
+def test_many_shared_arrays_go_some_other_way(met: tuple[Worker, Worker]) -> None:
+    alice, bob = met
     kept = [shared_empty(10_000) for _ in range(MOST_HANDLES + 3)]
     for k, array in enumerate(kept):
         array[:] = k
@@ -605,9 +577,8 @@ def test_a_flood_of_descriptors_ends_the_stream(asked: bool) -> None:
     assert descriptors() <= before
 
 
-def test_a_stream_without_slabs_takes_none(local: Floor) -> None:
-    alice, bob = local.pair()
-    meet(alice, bob)
+def test_a_stream_without_slabs_takes_none(met: tuple[Worker, Worker]) -> None:
+    alice, bob = met
     for worker, peer in ((alice, bob), (bob, alice)):
         stream = worker.connection(peer.info).stream
         assert stream is not None

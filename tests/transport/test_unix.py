@@ -23,7 +23,7 @@ from telegrad.transport.sockets.unix import (
 )
 from telegrad.wire import Envelope
 from tests.conftest import Programs
-from tests.transport.workers import SECONDS, Floor, Worker, floor_of
+from tests.transport.workers import SECONDS, Floor, Worker
 
 
 @pytest.fixture
@@ -39,12 +39,6 @@ def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path.rmdir()
 
 
-@pytest.fixture
-def local_floor() -> Iterator[Floor]:
-    with floor_of("local") as workers:
-        yield workers
-
-
 def worker(floor: Floor, name: str, parent: Path) -> Worker:
     return floor.worker(name, transport=LocalTransport(f"unix://{parent}"))
 
@@ -55,15 +49,15 @@ def socket_of(worker: Worker) -> Path:
 
 
 @pytest.mark.parametrize("left", ["nothing", "the directory", "the socket"])
-def test_what_a_crash_left_behind_is_nobody(local_floor: Floor, short: Path, left: str) -> None:
+def test_what_a_crash_left_behind_is_nobody(local: Floor, short: Path, left: str) -> None:
     path = Path(make_path(str(short)))
     if left == "nothing":
         path.parent.rmdir()
     elif left == "the socket":
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(path))
-    gone = local_floor.worker("gone")
-    alice = worker(local_floor, "alice", short)
+    gone = local.worker("gone")
+    alice = worker(local, "alice", short)
     assert socket_of(alice).parent != path.parent
     host = gone.endpoints[0].removeprefix("local://").partition("/")[0]
     alice.exchange.connect(gone.info, [f"local://{host}{path}"])
@@ -93,9 +87,9 @@ def test_what_names_no_directory_is_refused(bind: str) -> None:
         parent_of(bind)
 
 
-def test_a_directory_that_is_not_there(local_floor: Floor) -> None:
+def test_a_directory_that_is_not_there(local: Floor) -> None:
     with pytest.raises(OSError, match="cannot make a Unix socket in '/no/such'"):
-        worker(local_floor, "worker", Path("/no/such"))
+        worker(local, "worker", Path("/no/such"))
 
 
 def job_port(rank: int, bind: str | None, *, port: int = 0) -> JobPort:
@@ -110,12 +104,12 @@ def control(floor: Floor, name: str, port: JobPort) -> Worker:
     return floor.worker(name, transport=port.transport)
 
 
-def test_a_coordinator_with_a_port_dials_a_line_without_one(local_floor: Floor) -> None:
+def test_a_coordinator_with_a_port_dials_a_line_without_one(local: Floor) -> None:
     """As that of `telegrad run` does when a connection broke: so it learns who is gone."""
-    coordinator = control(local_floor, "coordinator", job_port(0, None))
+    coordinator = control(local, "coordinator", job_port(0, None))
     port = job_port(1, "unix")
     port.found(coordinator.endpoints[0])
-    line = control(local_floor, "line", port)
+    line = control(local, "line", port)
     assert [each.partition("://")[0] for each in coordinator.endpoints] == ["grpc"]
     assert [each.partition("://")[0] for each in line.endpoints] == ["local"]
     coordinator.knows(line).post(line, 1)
@@ -124,14 +118,14 @@ def test_a_coordinator_with_a_port_dials_a_line_without_one(local_floor: Floor) 
 
 @pytest.mark.parametrize(("bind", "scheme"), [(None, "local"), ("127.0.0.1", "grpc")])
 def test_who_names_no_address_follows_a_coordinator_without_a_port(
-    local_floor: Floor, bind: str | None, scheme: str
+    local: Floor, bind: str | None, scheme: str
 ) -> None:
-    coordinator = control(local_floor, "coordinator", job_port(0, "unix"))
+    coordinator = control(local, "coordinator", job_port(0, "unix"))
     (endpoint,) = coordinator.endpoints
     assert endpoint.startswith("local://")
     port = job_port(1, bind)
     port.found(endpoint)
-    line = control(local_floor, "line", port)
+    line = control(local, "line", port)
     assert [each.partition("://")[0] for each in line.endpoints] == [scheme]
     assert line.exchange.introduce(endpoint, timeout=SECONDS) == coordinator.info
 
@@ -170,7 +164,7 @@ rpc.shutdown()
 )
 
 
-@pytest.mark.parametrize("binds", [("unix", "unix"), ("unix", ""), ("unix", "127.0.0.1")])
+@pytest.mark.parametrize("binds", [("unix", ""), ("unix", "127.0.0.1")])
 def test_a_job_without_any_tcp_port(
     programs: Programs, short: Path, tmp_path: Path, binds: tuple[str, str]
 ) -> None:
