@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 
 import pytest
 
@@ -37,8 +39,12 @@ def shake(dial: DialHandshake, accept: AcceptHandshake) -> None:
     assert dial.takes_welcome(accept.welcome(9, resumes=True)) == 9
 
 
-def refused(error: pytest.ExceptionInfo[RefusedError]) -> Reason:
-    return error.value.reason
+@contextlib.contextmanager
+def refuses(reason: Reason, words: str = ".") -> Iterator[pytest.ExceptionInfo[RefusedError]]:
+    """Checks that the block is refused for this reason, in words that match."""
+    with pytest.raises(RefusedError, match=words) as error:
+        yield error
+    assert error.value.reason is reason
 
 
 @pytest.mark.parametrize("expected", [BOB, None, WorkerInfo("bob", 5, 0)])
@@ -62,9 +68,8 @@ def test_the_dialler_has_to_hold_the_token(token: bytes | None) -> None:
     dial, accept = ends(token=token)
     accept.takes_hello(dial.hello())
     dial.takes_answer(accept.answer())
-    with pytest.raises(RefusedError, match="TELEGRAD_TOKEN") as error:
+    with refuses(Reason.AUTHENTICATION, "TELEGRAD_TOKEN") as error:
         accept.takes_proof(dial.prove(0, resumes=False))
-    assert refused(error) is Reason.AUTHENTICATION
     assert TOKEN.decode() not in error.value.words
 
 
@@ -72,9 +77,8 @@ def test_the_listener_has_to_hold_the_token() -> None:
     dial, accept = ends(other=b"another token, long enough")
     accept.takes_hello(dial.hello())
     dial.takes_answer(accept.answer())
-    with pytest.raises(RefusedError) as error:
+    with refuses(Reason.AUTHENTICATION):
         dial.takes_welcome(accept.welcome(0, resumes=False))
-    assert refused(error) is Reason.AUTHENTICATION
 
 
 def test_a_proof_of_another_stream_is_worth_nothing() -> None:
@@ -83,9 +87,8 @@ def test_a_proof_of_another_stream_is_worth_nothing() -> None:
     recorded = dial.prove(0, resumes=False)
     again = AcceptHandshake(Identity("job", BOB), TOKEN)
     again.takes_hello(dial.hello())
-    with pytest.raises(RefusedError) as error:
+    with refuses(Reason.AUTHENTICATION):
         again.takes_proof(recorded)
-    assert refused(error) is Reason.AUTHENTICATION
 
 
 def test_what_a_side_says_that_it_holds_is_proved_too() -> None:
@@ -95,9 +98,8 @@ def test_what_a_side_says_that_it_holds_is_proved_too() -> None:
     dial.takes_answer(accept.answer())
     proof = pb.Proof.FromString(dial.prove(3, resumes=True)[1:])
     proof.received = 4
-    with pytest.raises(RefusedError) as changed:
+    with refuses(Reason.AUTHENTICATION):
         accept.takes_proof(b"P" + proof.SerializeToString())
-    assert refused(changed) is Reason.AUTHENTICATION
     welcome = pb.Welcome.FromString(accept.welcome(3, resumes=True)[1:])
     welcome.resumes = False
     with pytest.raises(RefusedError):
@@ -137,17 +139,15 @@ def test_a_lanes_proof_is_none_for_another_stream_or_purpose() -> None:
         answer = pb.Hello.FromString(door.answer()[1:])
         answer.purpose = "bulk"
         lane.takes_answer(b"H" + answer.SerializeToString())
-        with pytest.raises(RefusedError) as error:
+        with refuses(Reason.AUTHENTICATION):
             door.takes_proof(lane.prove(0, resumes=False))
-        assert refused(error) is Reason.AUTHENTICATION
 
 
 def test_an_answer_for_another_purpose() -> None:
     dial, accept = ends()
     accept.takes_hello(DialHandshake(Identity("job", ALICE), TOKEN, lane_of=b"s" * 32).hello())
-    with pytest.raises(RefusedError) as error:
+    with refuses(Reason.MALFORMED):
         dial.takes_answer(accept.answer())
-    assert refused(error) is Reason.MALFORMED
 
 
 @pytest.mark.parametrize(
@@ -162,15 +162,13 @@ def test_whom_it_does_not_want(identity: Identity, expected: WorkerInfo, reason:
     """Both ends notice, whichever speaks first."""
     dial = DialHandshake(Identity("job", ALICE), TOKEN, expected=expected)
     accept = AcceptHandshake(identity, TOKEN)
-    with pytest.raises(RefusedError) as error:
+    with refuses(reason) as error:
         accept.takes_hello(dial.hello())
-    assert refused(error) is reason
-    with pytest.raises(RefusedError) as told:
+    with refuses(reason) as told:
         dial.takes_answer(refusal(error.value))
-    assert (refused(told), told.value.words) == (reason, error.value.words)
-    with pytest.raises(RefusedError) as error:
+    assert told.value.words == error.value.words
+    with refuses(reason):
         dial.takes_answer(accept.answer())
-    assert refused(error) is reason
 
 
 def test_no_version_in_common() -> None:
@@ -178,17 +176,15 @@ def test_no_version_in_common() -> None:
     hello = pb.Hello(
         oldest_version=7, newest_version=9, job="job", name="x", nonce=b"n" * 32, purpose="control"
     )
-    with pytest.raises(RefusedError, match="7 to 9, here: 1 to 1") as error:
+    with refuses(Reason.VERSION, "7 to 9, here: 1 to 1"):
         accept.takes_hello(b"H" + hello.SerializeToString())
-    assert refused(error) is Reason.VERSION
 
 
 @pytest.mark.parametrize("message", [b"", b"H", b"Hgarbage", b"GET / HTTP/1.1", b"P", b"R\xff\xff"])
 def test_garbage(message: bytes) -> None:
     for take in (ends()[1].takes_hello, ends()[0].takes_answer):
-        with pytest.raises(RefusedError) as error:
+        with refuses(Reason.MALFORMED):
             take(message)
-        assert refused(error) is Reason.MALFORMED
 
 
 def tags() -> tuple[FrameTags, FrameTags]:
@@ -247,13 +243,11 @@ def test_proofs_cover_the_certificate_that_was_shown(dialler: bytes, listener: b
     dial, accept = bound(Underlay(dialler), Underlay(listener))
     accept.takes_hello(dial.hello())
     dial.takes_answer(accept.answer())
-    with pytest.raises(RefusedError) as error:
+    with refuses(Reason.AUTHENTICATION) as error:
         accept.takes_proof(dial.prove(0, resumes=False))
-    assert refused(error) is Reason.AUTHENTICATION
     assert ("somebody in between" in error.value.words) == bool(listener)
-    with pytest.raises(RefusedError) as error:
+    with refuses(Reason.AUTHENTICATION) as error:
         dial.takes_welcome(accept.welcome(0, resumes=False))
-    assert refused(error) is Reason.AUTHENTICATION
     assert ("somebody in between" in error.value.words) == bool(dialler)
 
 
@@ -262,11 +256,8 @@ def test_a_name_must_be_in_the_certificate_in_whatever_case() -> None:
     others = Underlay(SHOWN, frozenset({"carol", "bob.example", "*"}))
     dial, accept = bound(others, Underlay(SHOWN))
     accept.takes_hello(dial.hello())
-    with pytest.raises(
-        RefusedError, match="'bob' has shown the certificate of .* and 'carol'"
-    ) as error:
+    with refuses(Reason.AUTHENTICATION, "'bob' has shown the certificate of .* and 'carol'"):
         dial.takes_answer(accept.answer())
-    assert refused(error) is Reason.AUTHENTICATION
     dial, accept = bound(Underlay(SHOWN), Underlay(SHOWN, frozenset()))
     with pytest.raises(
         RefusedError, match="certificate of nobody; run: telegrad certs issue alice"
