@@ -58,8 +58,7 @@ def test_what_is_published_is_of_the_family_that_is_bound(grpc_floor: Floor, bin
     host = grpc_floor.worker("host", transport=GrpcTransport(bind))
     assert split_address(host.endpoints[0])[0] == bind
     alice = grpc_floor.worker("alice").knows(host)
-    alice.post(host, 1)
-    host.recorder.wait_envelopes(1)
+    alice.send(host, 1)
 
 
 @pytest.mark.parametrize("kind", ["grpc", "self-signed"])
@@ -72,8 +71,7 @@ def test_a_port_that_is_forwarded(kind: str) -> None:
         host = floor.worker("host", transport=floor.grpc(port=inside, advertise=outside))
         assert list(host.endpoints) == [gateway.endpoint]
         alice = floor.worker("alice").knows(host)
-        alice.post(host, 1)
-        host.recorder.wait_envelopes(1)
+        alice.send(host, 1)
         assert min(gateway.passed) > 0
         alice.exchange.close(1.0)
 

@@ -62,14 +62,12 @@ def test_one_with_a_stream_is_not_idle(grpc_floor: Floor) -> None:
     """A stranger that came later, and was ended for being idle, says that the time has passed."""
     host = grpc_floor.worker("host", transport=GrpcTransport(handshake_seconds=SOON))
     alice = grpc_floor.worker("alice", prove_within=SECONDS).knows(host)
-    alice.post(host, 1)
-    host.recorder.wait_envelopes(1)
+    alice.send(host, 1)
     for _ in range(2):
         with RawStream(split_address(host.endpoints[0])[1]) as stranger:
             stranger.send(HTTP2)
             stranger.wait_for_close()
-    alice.post(host, 2)
-    host.recorder.wait_envelopes(2)
+    alice.send(host, 2)
     assert [link.came_up for link in alice.connections.values()] == [1]
 
 
@@ -80,8 +78,7 @@ def test_more_connections_than_a_listener_takes(
     monkeypatch.setattr("telegrad.transport.grpc.options.OTHER_CONNECTIONS", 2)
     host = grpc_floor.worker("host", transport=GrpcTransport(connections=1))
     alice = grpc_floor.worker("alice").knows(host)
-    alice.post(host, 1)
-    host.recorder.wait_envelopes(1)
+    alice.send(host, 1)
     port = split_address(host.endpoints[0])[1]
 
     def is_open(stranger: socket.socket) -> bool:
@@ -96,11 +93,9 @@ def test_more_connections_than_a_listener_takes(
     with ExitStack() as stack:
         crowd = [stack.enter_context(RawStream(port)) for _ in range(20)]
         wait_until("room is all taken", lambda: sum(is_open(each.socket) for each in crowd) < 6)
-        alice.post(host, 2)
-        host.recorder.wait_envelopes(2)
+        alice.send(host, 2)
     bob = grpc_floor.worker("bob").knows(host)
-    bob.post(host, 3)
-    host.recorder.wait_envelopes(3)
+    bob.send(host, 3)
 
 
 @pytest.mark.parametrize(

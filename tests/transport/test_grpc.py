@@ -57,8 +57,7 @@ def test_two_servers_never_share_a_port(grpc_floor: Floor) -> None:
 
 def test_a_port_is_free_again_after_the_close(grpc_floor: Floor) -> None:
     alice, bob = grpc_floor.pair()
-    alice.post(bob, 1)
-    bob.recorder.wait_envelopes(1)
+    alice.send(bob, 1)
     bob.exchange.close(SECONDS)
     _, port = split_address(bob.endpoints[0])
     again = grpc_floor.worker("bob", incarnation=2, transport=GrpcTransport(port=port))
@@ -74,8 +73,7 @@ def test_an_address_that_stands_for_all_is_not_what_peers_dial(grpc_floor: Floor
     host = grpc_floor.worker("host", transport=open_)
     assert host.endpoints[0].startswith("grpc://127.0.0.1:")
     alice = grpc_floor.worker("alice").knows(host)
-    alice.post(host, 1)
-    host.recorder.wait_envelopes(1)
+    alice.send(host, 1)
 
 
 def test_an_address_of_another_machine(grpc_floor: Floor) -> None:
@@ -89,8 +87,7 @@ def test_a_proxy_of_the_shell_is_not_asked(
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("grpc_proxy", "http://127.0.0.1:1")
     alice, bob = grpc_floor.pair()
-    alice.post(bob, 1)
-    bob.recorder.wait_envelopes(1)
+    alice.send(bob, 1)
 
 
 def test_endpoints_are_tried_in_order_and_a_deaf_one_holds_nobody_up(grpc_floor: Floor) -> None:
@@ -104,8 +101,7 @@ def test_endpoints_are_tried_in_order_and_a_deaf_one_holds_nobody_up(grpc_floor:
         # The deaf one is given up long after this test has.
         alice, bob = grpc_floor.worker("alice", prove_within=1000.0), grpc_floor.worker("bob")
         alice.exchange.connect(bob.info, [first, "unknown://nowhere", second, *bob.endpoints])
-        alice.post(bob, 1)
-        bob.recorder.wait_envelopes(1)
+        alice.send(bob, 1)
         assert not alice.recorder.lost
 
 

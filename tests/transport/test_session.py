@@ -227,16 +227,6 @@ def test_what_has_a_receipt_before_it_was_announced_anew_is_not() -> None:
     assert is_flushed(a)
 
 
-def test_a_piece_before_its_announcement_has_to_wait() -> None:
-    a, b = connected()
-    a.post(envelope(1, BIG))
-    frame = unpack_frame(pack_frame(a.next_write()))
-    (piece, _) = pieces_of(a)
-    assert not b.announced(piece.number)
-    b.received(frame)
-    assert b.announced(piece.number)
-
-
 def test_an_envelope_that_is_announced_in_two_ways_is_handed_over_once() -> None:
     a, b = connected()
     a.post(envelope(1, BIG))

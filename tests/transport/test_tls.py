@@ -272,8 +272,7 @@ def test_beyond_this_machine_workers_encrypt_by_themselves(grpc_floor: Floor) ->
     alice.knows(bob)
     bob.knows(alice)
     buffer = np.ones(2**20, np.uint8)
-    alice.post(bob, 1, buffers=[buffer.data])
-    bob.recorder.wait_envelopes(1)
+    alice.send(bob, 1, buffers=[buffer.data])
     stranger = grpc_floor.worker("carol", token=b"another token, long enough")
     assert "holds another token" in refusal(stranger, bob.endpoints[0])
 
@@ -310,8 +309,7 @@ def test_names_are_those_of_workers(
     host = grpc_floor.worker(name, transport=over(authority.tls(certified)))
     alice = grpc_floor.worker("alice", transport=over(authority.tls("alice")))
     meet(alice, host)
-    alice.post(host, 1)
-    host.recorder.wait_envelopes(1)
+    alice.send(host, 1)
 
 
 def test_a_dialler_says_a_name_that_is_not_its_own(grpc_floor: Floor, authority: Authority) -> None:
