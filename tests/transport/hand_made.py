@@ -13,9 +13,20 @@ from telegrad.transport.security.handshake import (
     Underlay,
 )
 from telegrad.types import WorkerInfo
-from tests.transport.workers import LOCALHOST, TOKEN, Floor, Worker, port_of
+from telegrad.wire import PIECE_BYTES
+from tests.loops import on_loop
+from tests.transport.workers import (
+    LOCALHOST,
+    TOKEN,
+    Floor,
+    Worker,
+    pattern,
+    port_of,
+    wait_until_moved,
+)
 
 MALLORY = WorkerInfo("mallory", 9, 99)
+DATA = pattern(PIECE_BYTES + 1000)
 
 
 class Peer:
@@ -108,3 +119,33 @@ async def until_closed(carrier: Carrier) -> list[bytes]:
     except CarrierClosedError:
         await carrier.close()
         return messages
+
+
+def answers_to(floor: Floor, host: Worker, *messages: bytes) -> list[bytes]:
+    """Sends messages to a host, as one who has proved nothing; returns all that comes until the end."""
+
+    async def talk() -> list[bytes]:
+        carrier = await floor.transport().dial(host.endpoints[0])
+        for message in messages:
+            await carrier.send(message)
+        return await until_closed(carrier)
+
+    return on_loop(talk)
+
+
+def serves_on(floor: Floor, host: Worker, *before: int) -> None:
+    """Checks that a friend comes in, also with something big, and moves where there are sockets.
+
+    Args:
+        floor: The floor of the host.
+        host: The worker that something was sent to.
+        *before: All calls that it may have got by now.
+    """
+    friend = floor.worker("carol").knows(host)  # a name in the certificate of mutual TLS
+    host.exchange.connect(friend.info, ())
+    friend.post(host, 77)
+    if host.sockets:
+        wait_until_moved(friend, host)
+    friend.post(host, 78, buffers=[DATA])
+    assert host.recorder.wait_envelopes(len(before) + 2)[-1].buffers[0] == DATA
+    assert host.recorder.calls() == [*before, 77, 78]

@@ -11,13 +11,16 @@ import ssl
 from telegrad.transport import Tls, self_signed_tls
 from telegrad.transport.security.tls import trusting_context
 from telegrad.transport.sockets.message_socket import HEADER_BYTES
+from telegrad.transport.sockets.socket_carrier import SocketCarrier
 from telegrad.transport.sockets.tls_socket import TlsSocket
-from tests.transport.workers import SECONDS
+from tests.loops import on_loop
+from tests.transport.workers import SECONDS, meanwhile
 
 __all__ = [
     "MemoryTls",
     "certificate",
     "header_of",
+    "memory_pair",
     "shake_hands",
     "tcp_pair",
     "tls_pair",
@@ -89,6 +92,17 @@ def shake_hands(dialler: TlsSocket, listener: TlsSocket) -> None:
                     select.select(other, [], [], SECONDS)
                 else:
                     select.select([end], [], [], SECONDS)
+
+
+def memory_pair() -> tuple[TlsSocket, MemoryTls]:
+    """Returns a listener's end of a connection under TLS, and what encrypts for it."""
+    wire, accepted = tcp_pair()
+    end = TlsSocket(accepted, certificate().listening, shown=certificate().binding)
+    client = MemoryTls(wire)
+    shaking = meanwhile(client.shake_hands)
+    on_loop(SocketCarrier(end, "here").secure)
+    shaking.result(SECONDS)
+    return end, client
 
 
 class MemoryTls:

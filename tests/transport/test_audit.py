@@ -30,18 +30,11 @@ from telegrad.transport.security.audit import (
 )
 from telegrad.transport.security.handshake import DialHandshake, Identity
 from telegrad.types import WorkerInfo
-from tests.audit_log import AuditLog, audit_log_of_all
-from tests.loops import on_loop
-from tests.transport.hand_made import until_closed
+from tests.audit_log import AuditLog
+from tests.transport.hand_made import answers_to
 from tests.transport.workers import SECONDS, TOKEN, Floor, ManualClock, Worker, floor_of
 
 BIG = 1 << 20  # travels on a lane
-
-
-@pytest.fixture
-def log() -> Iterator[AuditLog]:
-    with audit_log_of_all() as handler:
-        yield handler
 
 
 @pytest.fixture
@@ -261,8 +254,7 @@ def test_a_handler_may_end_the_exchange(log: AuditLog, audit: Audit) -> None:
 
 def meet(floor: Floor) -> tuple[Worker, Worker]:
     alice, bob = floor.pair()
-    alice.post(bob, 1, buffers=[np.zeros(BIG, np.uint8).data])
-    bob.recorder.wait_envelopes(1)
+    alice.send(bob, 1, buffers=[np.zeros(BIG, np.uint8).data])
     return alice, bob
 
 
@@ -322,14 +314,7 @@ def test_strangers(
 ) -> None:
     silent: dict[str, Any] = {"prove_within": 0.2} if message is None else {}
     host = floor.worker("host", **silent)
-
-    async def talk() -> None:
-        carrier = await floor.transport().dial(host.endpoints[0])
-        if message is not None:
-            await carrier.send(message)
-        await until_closed(carrier)
-
-    on_loop(talk)
+    answers_to(floor, host, *([] if message is None else [message]))
     (told,) = log.wait(CONNECTION_REFUSED)
     assert told["reason"] == reason
     assert told.get("peer") == ("mallory" if named else None)
@@ -341,14 +326,8 @@ def test_a_flood_of_strangers_fills_no_disk(log: AuditLog, monkeypatch: pytest.M
     strangers = 3 * BURST
     with floor_of("inproc") as floor:  # so many connections at once are too much for a busy kernel
         host = floor.worker("host")
-
-        async def talk() -> None:
-            for _ in range(strangers):
-                carrier = await floor.transport().dial(host.endpoints[0])
-                await carrier.send(b"nonsense")
-                await until_closed(carrier)
-
-        on_loop(talk)
+        for _ in range(strangers):
+            answers_to(floor, host, b"nonsense")
     told = log.found(CONNECTION_REFUSED)
     counted = sum(each["suppressed"] for each in told if "suppressed" in each)
     single = sum("suppressed" not in each for each in told)
@@ -364,8 +343,7 @@ def test_a_slow_handler_holds_up_no_connection(floor: Floor, log: AuditLog) -> N
         alice.post(bob, call)
     bob.recorder.wait_envelopes(4)
     carol = floor.worker("carol").knows(bob)
-    carol.post(bob, 7)
-    bob.recorder.wait_envelopes(5)
+    carol.send(bob, 7)
     assert len(log.records) == 1, "the handler is still at the first"
     log.may_go_on.set()
     log.wait(CONNECTION_ADMITTED, worker="bob", peer="carol")

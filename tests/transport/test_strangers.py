@@ -11,8 +11,8 @@ from telegrad.transport import ConnectionLimits
 from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
 from telegrad.wire import Envelope, Frame, pack_frame
 from tests.loops import on_loop
-from tests.transport.hand_made import MALLORY, Peer, until_closed
-from tests.transport.workers import SECONDS, Floor, Worker
+from tests.transport.hand_made import MALLORY, Peer, answers_to, serves_on, until_closed
+from tests.transport.workers import SECONDS, Floor
 
 
 def told(message: bytes) -> tuple[Reason, str]:
@@ -21,25 +21,12 @@ def told(message: bytes) -> tuple[Reason, str]:
     return Reason(refusal.reason), refusal.words
 
 
-def serves_on(floor: Floor, host: Worker) -> None:
-    friend = floor.worker("friend").knows(host)
-    friend.post(host, 77)
-    host.recorder.wait_envelopes(1)
-    assert host.recorder.calls() == [77]
-
-
 @pytest.mark.parametrize(
     "message", [b"", b"GET / HTTP/1.1\r\n\r\n", b"H\xff\xff\xff", b"x" * 16384]
 )
 def test_garbage_in_place_of_a_hello(floor: Floor, message: bytes) -> None:
     host = floor.worker("host")
-
-    async def talk() -> list[bytes]:
-        carrier = await floor.transport().dial(host.endpoints[0])
-        await carrier.send(message)
-        return await until_closed(carrier)
-
-    (answer,) = on_loop(talk)
+    (answer,) = answers_to(floor, host, message)
     assert told(answer)[0] is Reason.MALFORMED
     serves_on(floor, host)
 
@@ -48,38 +35,16 @@ def test_garbage_in_place_of_a_hello(floor: Floor, message: bytes) -> None:
 def test_a_stranger_gets_16_kib_or_what_the_limits_say(floor: Floor, most: int) -> None:
     limits = ConnectionLimits() if most == 16384 else ConnectionLimits(handshake_bytes=most)
     host = floor.worker("host", limits=limits)
-
-    async def talk() -> list[bytes]:
-        carrier = await floor.transport().dial(host.endpoints[0])
-        await carrier.send(b"H" + bytes(most))
-        return await until_closed(carrier)
-
-    (answer,) = on_loop(talk)
+    (answer,) = answers_to(floor, host, b"H" + bytes(most))
     assert told(answer) == (Reason.MALFORMED, f"{most + 1} bytes before any proof")
-
-
-def test_a_slow_stranger_is_cut_off(floor: Floor) -> None:
-    host = floor.worker("host", prove_within=0.1)
-
-    async def talk() -> list[bytes]:
-        carrier = await floor.transport().dial(host.endpoints[0])
-        return await until_closed(carrier)
-
-    assert on_loop(talk) == []
-    serves_on(floor, host)
 
 
 def test_frames_before_the_proof(floor: Floor) -> None:
     host = floor.worker("host")
+    hello = DialHandshake(Identity("job", MALLORY), None).hello()
     frame = pack_frame(Frame(envelopes=[Envelope("test.message", 1, number=1)]))
-
-    async def talk() -> list[bytes]:
-        carrier = await floor.transport().dial(host.endpoints[0])
-        await carrier.send(DialHandshake(Identity("job", MALLORY), None).hello())
-        await carrier.send(frame)
-        return await until_closed(carrier)
-
-    assert told(on_loop(talk)[1])[0] is Reason.MALFORMED
+    _, answer = answers_to(floor, host, hello, frame)
+    assert told(answer)[0] is Reason.MALFORMED
     serves_on(floor, host)
 
 

@@ -8,7 +8,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -35,15 +34,12 @@ from telegrad.transport.security.tls import trusting_context
 from telegrad.transport.sockets.message_socket import ByteSocket
 from telegrad.transport.sockets.socket_carrier import SocketCarrier
 from telegrad.transport.sockets.tcp import direct_endpoint
-from telegrad.transport.sockets.tls_socket import TlsSocket
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, chunk_header, cut
 from tests.loops import on_loop
 from tests.repeated import on_examples
-from tests.transport.hand_made import Peer
-from tests.transport.socket_pairs import MemoryTls, certificate, header_of, tcp_pair
-from tests.transport.test_bulk_strangers import DATA
-from tests.transport.test_tcp import wait_until_moved
+from tests.transport.hand_made import Peer, serves_on
+from tests.transport.socket_pairs import MemoryTls, header_of, memory_pair, tcp_pair
 from tests.transport.workers import (
     LOCALHOST,
     SECONDS,
@@ -53,7 +49,6 @@ from tests.transport.workers import (
     floor_of,
     meanwhile,
     port_of,
-    wait_until,
 )
 
 MOST_BYTES = 16 * 1024  # of a message before the proof
@@ -100,22 +95,21 @@ def received(stranger: socket.socket) -> bytes:
     return came
 
 
-def serves_on(floor: Floor, host: Worker) -> None:
-    """Checks that a friend comes in, and that its stream moves."""
-    friend = floor.worker("carol")  # a name in the certificate of a floor with mutual TLS
-    host.exchange.connect(friend.info, ())
-    friend.knows(host)
-    before = len(host.recorder.calls())
-    friend.post(host, 77)
-    wait_until_moved(friend, host)
-    friend.post(host, 78, buffers=[DATA])
-    assert host.recorder.wait_envelopes(before + 2)[-1].buffers[0] == DATA
-
-
 # -- who ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("moves", [False, True])
+# A lane of any transport, and a move to a socket.
+LANES_AND_MOVES = pytest.mark.parametrize(
+    ("floor", "moves"),
+    [
+        *((kind, False) for kind in ("inproc", "local", "grpc", "tcp", "self-signed tcp")),
+        *((kind, True) for kind in ("tcp", "self-signed tcp")),
+    ],
+    indirect=["floor"],
+)
+
+
+@LANES_AND_MOVES
 @pytest.mark.parametrize("token", [b"another token, long enough", None])
 def test_a_socket_without_the_token(floor: Floor, token: bytes | None, moves: bool) -> None:
     host = floor.worker("host")
@@ -132,7 +126,7 @@ def test_a_socket_without_the_token(floor: Floor, token: bytes | None, moves: bo
     serves_on(floor, host)
 
 
-@pytest.mark.parametrize("moves", [False, True])
+@LANES_AND_MOVES
 def test_a_socket_of_no_stream_or_of_an_old_one(floor: Floor, moves: bool) -> None:
     host = floor.worker("host")
     peer = Peer(floor, host)
@@ -141,6 +135,7 @@ def test_a_socket_of_no_stream_or_of_an_old_one(floor: Floor, moves: bool) -> No
         assert await peer.reason(b"x" * 32, moves=moves) is Reason.UNKNOWN_STREAM
         _, old = await peer.stream()
         await peer.stream()  # in place of the first
+        assert await peer.reason(b"x" * 32, moves=moves) is Reason.UNKNOWN_STREAM
         assert await peer.reason(old.stream_id(), moves=moves) is Reason.UNKNOWN_STREAM
         await peer.close()
 
@@ -166,16 +161,16 @@ def test_lanes_are_where_their_stream_is_and_a_stream_moves_once(floor: Floor) -
     serves_on(floor, host)
 
 
-def test_somebody_elses_stream(floor: Floor) -> None:
+@LANES_AND_MOVES
+def test_somebody_elses_stream(floor: Floor, moves: bool) -> None:
     """Its id, and the token, are not enough under another name."""
     host = floor.worker("host")
     alice, mallory = Peer(floor, host, WorkerInfo("alice", 1, 1)), Peer(floor, host)
 
     async def talk() -> None:
-        _, stays = await alice.begin()
-        assert await mallory.reason(stays.stream_id(), moves=True) is Reason.UNKNOWN_STREAM
-        _, moved = await alice.stream()
-        assert await mallory.reason(moved.stream_id()) is Reason.UNKNOWN_STREAM
+        _, own = await (alice.begin() if moves else alice.stream())
+        await mallory.stream()
+        assert await mallory.reason(own.stream_id(), moves=moves) is Reason.UNKNOWN_STREAM
         await alice.close()
         await mallory.close()
 
@@ -221,8 +216,7 @@ def test_under_mutual_tls_a_name_is_that_of_its_certificate(
 ) -> None:
     host, alice = mutual.worker("host"), mutual.worker("alice")
     alice.knows(host)
-    alice.post(host, 1)
-    host.recorder.wait_envelopes(1)
+    alice.send(host, 1)
     mallory = Peer(mutual, host, alice.info, authority.tls("mallory"))
 
     async def talk() -> None:
@@ -448,16 +442,12 @@ class Unloading:
         self.broke.append(error)
         self._ended.set()
 
-    def feed(self, stream: bytes, cuts: list[int]) -> None:
-        """Writes bytes in so many pieces, and then nothing more; waits for what comes of it."""
+    def feed(self, stream: bytes) -> None:
+        """Writes bytes, and then nothing more; waits for what comes of it."""
         with self.wire:
-            bounds = [0, *sorted(at % (len(stream) + 1) for at in cuts), len(stream)]
-            try:
-                for begin, end in pairwise(bounds):
-                    self.wire.sendall(stream[begin:end])
+            with contextlib.suppress(ConnectionError):  # it has seen enough
+                self.wire.sendall(stream)
                 self.wire.shutdown(socket.SHUT_WR)
-            except ConnectionError:
-                pass  # it has seen enough
             assert self._ended.wait(SECONDS)
         self._lane.let_go()
         self._below.end()
@@ -472,25 +462,11 @@ def plain_lane(envelope: Envelope) -> Unloading:
 
 def encrypted_lane(envelope: Envelope) -> tuple[Unloading, MemoryTls]:
     """Returns a lane under TLS, and what encrypts for it."""
-    wire, accepted = tcp_pair()
-    below = TlsSocket(accepted, certificate().listening, shown=certificate().binding)
-    client = MemoryTls(wire)
-    shaking = meanwhile(client.shake_hands)
-    wait_until("TLS", lambda: _is_done(below))
-    shaking.result(SECONDS)
-    return Unloading(envelope, below, wire), client
-
-
-def _is_done(below: TlsSocket) -> bool:
-    try:
-        below.shake_hands()
-    except ssl.SSLWantReadError:
-        return False
-    return True
+    below, client = memory_pair()
+    return Unloading(envelope, below, client.wire), client
 
 
 SMALL = Envelope("test.message", buffers=[bytes(range(256)) * 300])  # one piece
-TWO = Envelope("test.message", buffers=[DATA])
 
 
 def framed(envelope: Envelope) -> bytes:
@@ -503,18 +479,15 @@ def framed(envelope: Envelope) -> bytes:
 
 
 @pytest.mark.parametrize("tls", [False, True])
-@settings(max_examples=20, deadline=None)
-@given(cuts=st.lists(st.integers(0, 2**21), max_size=8))
-def test_chunks_may_come_in_any_portions(tls: bool, cuts: list[int]) -> None:
-    stream = framed(TWO)
+def test_chunks_that_are_as_they_were_arrive(tls: bool) -> None:
+    stream = framed(SMALL)
     if tls:
-        lane, client = encrypted_lane(TWO)
+        lane, client = encrypted_lane(SMALL)
         stream = client.encrypted(stream)
     else:
-        lane = plain_lane(TWO)
-    lane.feed(stream, cuts)
-    (got,) = lane.got
-    assert bytes(got.buffers[0]) == DATA
+        lane = plain_lane(SMALL)
+    lane.feed(stream)
+    assert [bytes(got.buffers[0]) for got in lane.got] == [bytes(SMALL.buffers[0])]
 
 
 @settings(max_examples=60, deadline=None)
@@ -533,7 +506,7 @@ def test_under_tls_they_arrive_as_they_were_or_not_at_all(at: int, bit: int, how
         stream += bytes(1)
     else:
         stream[at] ^= 1 << bit
-    lane.feed(bytes(stream), [])
+    lane.feed(bytes(stream))
     assert not lane.got
     assert isinstance(lane.broke[0], CarrierClosedError)
 
@@ -544,7 +517,7 @@ def test_records_of_tls_come_in_their_order_and_once(order: list[int]) -> None:
     lane, client = encrypted_lane(SMALL)
     pieces = [stream[:10_000], stream[10_000:20_000], stream[20_000:]]
     records = [client.encrypted(piece) for piece in pieces]
-    lane.feed(b"".join(records[i] for i in order), [])
+    lane.feed(b"".join(records[i] for i in order))
     assert not lane.got
     assert isinstance(lane.broke[0], CarrierClosedError)
 
@@ -553,7 +526,7 @@ def test_records_of_tls_come_in_their_order_and_once(order: list[int]) -> None:
 def test_an_end_in_good_order_is_an_end_too_soon(sent: int) -> None:
     """Somebody who ends TLS itself has not sent what is missing."""
     lane, client = encrypted_lane(SMALL)
-    lane.feed(client.encrypted(framed(SMALL)[:sent]) + client.end(), [])
+    lane.feed(client.encrypted(framed(SMALL)[:sent]) + client.end())
     assert not lane.got
     assert isinstance(lane.broke[0], CarrierClosedError)
 
@@ -562,7 +535,7 @@ def test_an_end_in_good_order_is_an_end_too_soon(sent: int) -> None:
 @given(noise=st.binary(max_size=200), head=st.integers(0, 32))
 def test_noise_ends_a_lane(noise: bytes, head: int) -> None:
     lane = plain_lane(SMALL)
-    lane.feed(framed(SMALL)[:head] + noise, [])
+    lane.feed(framed(SMALL)[:head] + noise)
     assert not lane.got
     assert isinstance(lane.broke[0], CarrierClosedError | DecodeError)
 

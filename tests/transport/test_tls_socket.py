@@ -21,12 +21,17 @@ from telegrad.transport.sockets.message_socket import (
     ByteSocket,
     DirectSocket,
 )
-from telegrad.transport.sockets.socket_carrier import SocketCarrier
 from telegrad.transport.sockets.tls_socket import TlsSocket
-from tests.loops import on_loop
-from tests.transport.socket_pairs import MemoryTls, certificate, header_of, tcp_pair, tls_pair
-from tests.transport.test_bulk_lanes import MIB, pattern
-from tests.transport.workers import SECONDS, meanwhile
+from tests.transport.socket_pairs import (
+    MemoryTls,
+    certificate,
+    header_of,
+    memory_pair,
+    tcp_pair,
+    tls_pair,
+)
+from tests.transport.test_bulk_lanes import MIB
+from tests.transport.workers import SECONDS, meanwhile, pattern
 
 RECORD = 16 * 1024  # bytes of a record of TLS, at most
 MOST_TURNS = 200  # single bytes would be filled a million times
@@ -180,26 +185,25 @@ def test_a_handshake_tells_which_certificate_was_shown() -> None:
 @pytest.mark.parametrize("at", ["before", "in the middle", "after"])
 def test_nothing_plain_leaves_whenever_it_is_shut_down(at: str) -> None:
     """`SSLSocket.shutdown` would go on without TLS, and send what follows as it is."""
-    wire, accepted = tcp_pair()
-    end = TlsSocket(accepted, certificate().listening, shown=certificate().binding)
-    client, secret = MemoryTls(wire), b"a secret of nobody else's"
+    if at == "after":
+        end, client = memory_pair()
+        wire = client.wire
+    else:
+        wire, accepted = tcp_pair()
+        end = TlsSocket(accepted, certificate().listening, shown=certificate().binding)
     if at == "in the middle":
-        wire.sendall(client.hello())
+        wire.sendall(MemoryTls(wire).hello())
         wait_readable(end)
         with contextlib.suppress(ssl.SSLWantReadError):
             end.shake_hands()
-    elif at == "after":
-        shaking = meanwhile(client.shake_hands)
-        shake_alone(end)
-        shaking.result(SECONDS)
     end.shutdown(socket.SHUT_RDWR)
     for _ in range(3):
         with pytest.raises(OSError):
-            end.send(secret)
+            end.send(b"a secret of nobody else's")
     came = b""
     while block := wire.recv(100_000):
         came += block
-    assert secret not in came
+    assert b"a secret" not in came
     end.close()
     wire.close()
 
@@ -235,41 +239,25 @@ def test_messages_of_every_size_come_in_order(tls: bool, sizes: list[int]) -> No
 @pytest.mark.parametrize("big", [ROOM, 2 * ROOM, 3 * RECORD, 5 * RECORD - 4, MIB])
 def test_a_message_in_the_last_record_of_a_big_one_is_not_forgotten(big: int) -> None:
     """It is decrypted with the end of that one, and no poll tells of it."""
-    wire, accepted = tcp_pair()
-    below = TlsSocket(accepted, certificate().listening, shown=certificate().binding)
-    client = MemoryTls(wire)
-    shaking = meanwhile(client.shake_hands)
-    shake_alone(below)
-    shaking.result(SECONDS)
+    below, client = memory_pair()
     there = DirectSocket(below)
     first, second = pattern(big), b"the next one"
     stream = header_of(first) + first + header_of(second) + second
-    sending = meanwhile(lambda: wire.sendall(client.encrypted(stream)))
-    got: list[bytes] = []
-    while not got:
-        message = there.take()
-        if message is None:
-            assert select.select([there.fileno()], [], [], SECONDS)[0]
-        else:
-            got.append(message)
+    sending = meanwhile(lambda: client.wire.sendall(client.encrypted(stream)))
+    assert next_message(there) == first
     sending.result(SECONDS)
     assert there.holds_more or select.select([there.fileno()], [], [], SECONDS)[0]
-    while len(got) < 2:
-        message = there.take()
-        if message is None:
-            assert select.select([there.fileno()], [], [], SECONDS)[0]
-        else:
-            got.append(message)
-    assert got == [first, second]
+    assert next_message(there) == second
     assert not there.holds_more
     there.end()
-    wire.close()
+    client.wire.close()
 
 
-def shake_alone(end: TlsSocket) -> None:
-    """Does one end's half of the handshake; the other one's is done somewhere else."""
-    carrier = SocketCarrier(end, "here")
-    on_loop(carrier.secure)
+def next_message(end: DirectSocket) -> bytes:
+    """Waits for a message, as someone does who polls only when there is nothing."""
+    while (message := end.take()) is None:
+        assert select.select([end.fileno()], [], [], SECONDS)[0], "nothing came"
+    return message
 
 
 # -- the bytes of a lane -----------------------------------------------------------------------
@@ -320,9 +308,7 @@ def test_what_was_read_behind_a_message_fills_first(
     with direct_pair(tls=tls) as (here, there):
         first, rest = pattern(message, 1), pattern(behind, 2)
         sending = meanwhile(lambda: here.send_all(header_of(first) + first + rest))
-        while (taken := there.take()) is None:
-            select.select([there.fileno()], [], [], SECONDS)
-        assert taken == first
+        assert next_message(there) == first
         got = fill_by(there, behind, portions)
         sending.result(SECONDS)
         assert got == rest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,27 +21,16 @@ from tests.transport.test_strangers import told
 from tests.transport.workers import TOKEN, Floor
 
 
-class Named(Carrier):
-    """A carrier that is nothing but an address."""
-
-    def __init__(self, description: str) -> None:
-        self.description = description
-
-    async def send(self, message: bytes) -> None:
-        raise NotImplementedError
-
-    async def receive(self) -> bytes:
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        raise NotImplementedError
+def named(description: str) -> Mock:
+    """Returns a carrier that is nothing but an address."""
+    return Mock(Carrier, description=description)
 
 
 def test_the_oldest_of_the_address_with_most_is_cut_off() -> None:
     unproved = Unproved(4)
     with ExitStack() as stack:
-        many = [Named(f"grpc ipv4:10.0.0.9:{4000 + i}") for i in range(5)]
-        one = Named("grpc ipv4:10.0.0.1:4000")
+        many = [named(f"grpc ipv4:10.0.0.9:{4000 + i}") for i in range(5)]
+        one = named("grpc ipv4:10.0.0.1:4000")
         for carrier in (one, *many[:3]):
             stack.enter_context(unproved.held(carrier))
             assert unproved.too_many() is None
@@ -55,14 +45,14 @@ def test_the_oldest_of_the_address_with_most_is_cut_off() -> None:
 
 def test_the_port_is_no_part_of_an_address() -> None:
     unproved = Unproved(2)
-    v6 = [Named(f"grpcs ipv6:[fe80::1]:{port}") for port in (1, 22)]
-    with unproved.held(Named("local /run/x/s")), unproved.held(v6[0]), unproved.held(v6[1]):
+    v6 = [named(f"grpcs ipv6:[fe80::1]:{port}") for port in (1, 22)]
+    with unproved.held(named("local /run/x/s")), unproved.held(v6[0]), unproved.held(v6[1]):
         assert unproved.too_many() is v6[0]
 
 
 def test_who_has_proved_itself_makes_room_for_nobody() -> None:
     unproved = Unproved(1)
-    waits, stranger, next_one = (Named(f"grpc ipv4:10.0.0.9:{port}") for port in (1, 2, 3))
+    waits, stranger, next_one = (named(f"grpc ipv4:10.0.0.9:{port}") for port in (1, 2, 3))
     with unproved.held(waits):
         unproved.proved(waits)
         with unproved.held(stranger):
@@ -85,8 +75,7 @@ def test_there_is_always_room_for_one_more(floor: Floor) -> None:
 
     silent = on_loop(dial)
     friend = floor.worker("friend").knows(host)
-    friend.post(host, 1)
-    host.recorder.wait_envelopes(1)
+    friend.send(host, 1)
     on_loop(lambda: end(silent))
 
 
@@ -112,8 +101,7 @@ def test_as_many_connections_as_there_may_be(floor: Floor) -> None:
     friends[0].exchange.close(5.0)  # who has left makes room
     host.recorder.wait_lost()
     third = floor.worker("third").knows(host)
-    third.post(host, 3)
-    host.recorder.wait_envelopes(3)
+    third.send(host, 3)
 
 
 def test_frames_that_bring_nothing_new() -> None:
