@@ -241,6 +241,7 @@ WORLDS = {
 }
 
 
+@pytest.mark.timeout(240)  # it computes for 5 s, which a busy machine makes a minute
 @pytest.mark.parametrize("kind", list(WORLDS))
 def test_every_interleaving_comes_to_an_end(kind: str) -> None:
     start = WORLDS[kind]
