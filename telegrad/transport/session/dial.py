@@ -37,13 +37,7 @@ from telegrad.errors import DecodeError
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.channels.lanes import Way
 from telegrad.transport.security.handshake import Reason, RefusedError
-from telegrad.transport.session.ask import (
-    Answer,
-    ask,
-    proving,
-    receive_small,
-    way_of,
-)
+from telegrad.transport.session.ask import Answer, ask, proving, receive_small, way_of
 from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.stream import Stream, breakage
 from telegrad.transport.session.terms import Terms
