@@ -103,7 +103,8 @@ FIRST_ROWS = (  # 200 mutants
         "wire/test_round_trips.py wire/test_frame.py wire/test_head.py wire/test_vectors.py "
         "wire/test_limits.py wire/test_values.py wire/test_hostile.py wire/test_exceptions.py "
         "wire/test_function_ref.py wire/test_registry.py gpu/test_wire.py wire/test_arrays.py "
-        "wire/test_blocks.py fuzz/test_fuzz.py wire/test_runs_no_code.py transport/test_slabs.py gpu/test_device_slabs.py"),
+        "wire/test_blocks.py fuzz/test_fuzz.py wire/test_runs_no_code.py transport/test_slabs.py "
+        "gpu/test_device_slabs.py"),
     Row("policy", 14, "rpc/policy/*.py", "rpc/test_callable_policy.py rpc/test_known_methods.py "
         "wire/test_runs_no_code.py wire/test_function_ref.py rpc/test_busy_functions.py"),
     Row("engine", 24, "autograd/graph/graph_task.py autograd/graph/engine.py",
