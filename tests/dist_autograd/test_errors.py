@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
 import warnings
 from collections.abc import AsyncIterator, Iterator
-from queue import SimpleQueue
-from threading import Event
-from typing import Any
 
 import numpy as np
 import pytest
 
 from telegrad import dist_autograd, rpc
-from telegrad.autograd import Function, FunctionContext, Tensor, no_grad, tensor
+from telegrad.autograd import Tensor, no_grad, tensor
 from telegrad.dist_autograd.messages import ABORT, PASS
 from telegrad.errors import (
     AutogradError,
@@ -23,19 +19,10 @@ from telegrad.errors import (
     ContextMismatchError,
     DecodeError,
     NotInitializedError,
-    WorkerLostError,
 )
 from telegrad.rpc.agent.inbox import MOST_GARBAGE_TOLD
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    while not reached.empty():
-        reached.get()
-    with Cluster(3) as cluster:
-        yield cluster
 
 
 def double(x: Tensor) -> Tensor:
@@ -214,58 +201,7 @@ def test_a_value_from_outside_of_a_context_warns_at_the_function_that_returned_i
     assert {each.filename for each in seen} == {__file__}
 
 
-# -- errors while a pass runs --------------------------------------------------------------------
-
-
-class FailsBackwards(Function):
-    @staticmethod
-    def forward(ctx: FunctionContext, x: Any) -> Any:
-        return x * 1.0
-
-    @staticmethod
-    def backward(ctx: FunctionContext, gradient: Any) -> Any:
-        raise ZeroDivisionError("a rule failed")
-
-
-class Tail:
-    """Keeps a leaf, calls the next worker, and may have a hook."""
-
-    def __init__(self) -> None:
-        self.leaf = tensor(np.ones(3), requires_grad=True)
-
-    def forward(self, x: Tensor, following: str | None, fails: bool) -> Tensor:
-        y = x * self.leaf
-        if following is not None:
-            y = rpc.rpc_sync(following, double, (y,))
-        return FailsBackwards.apply(y) if fails else y
-
-    def gradients(self, context_id: int) -> int:
-        return len(dist_autograd.get_gradients(context_id))
-
-
-def a_rule_fails() -> None:
-    good, bad = rpc.remote("worker2", Tail), rpc.remote("worker1", Tail)
-    x = vector()
-    with dist_autograd.context() as context_id:
-        y = good.rpc_sync().forward(x, None, False)
-        z = bad.rpc_sync().forward(x, "worker2", True)
-        for _ in range(3):
-            with pytest.raises(ZeroDivisionError, match="a rule failed") as caught:
-                dist_autograd.backward(context_id, [(y + z).sum()], retain_graph=True)
-            assert any("worker1" in note for note in caught.value.__notes__)
-            assert dist_autograd.get_gradients(context_id) == {}
-            assert good.rpc_sync().gradients(context_id) == 0
-            assert bad.rpc_sync().gradients(context_id) == 0
-        dist_autograd.backward(context_id, [y.sum()])
-        assert good.rpc_sync().gradients(context_id) == 1
-
-
-def test_a_rule_that_raises_aborts_the_pass_everywhere(cluster: Cluster) -> None:
-    cluster.call(0, a_rule_fails)
-
-
-reached: SimpleQueue[str] = SimpleQueue()
-go_on = Event()
+# -- event loops and garbage -----------------------------------------------------------------------
 
 
 async def backward_on_the_loop(context_id: int, x: Tensor) -> int:
@@ -294,41 +230,6 @@ def on_the_loop() -> None:
 
 def test_backward_on_the_user_loop(cluster: Cluster) -> None:
     cluster.call(0, on_the_loop)
-
-
-# -- losses --------------------------------------------------------------------------------------
-
-
-def lost_before() -> str:
-    x = vector()
-    context = dist_autograd.context()
-    context_id = context.__enter__()
-    loss = rpc.rpc_sync("worker1", double, (x,)).sum()
-    unused = rpc.rpc_sync("worker2", double, (x,))
-    assert unused.requires_grad
-    reached.put("ready")
-    go_on.wait(30)
-    with pytest.raises(WorkerLostError, match="worker1") as caught:
-        dist_autograd.backward(context_id, [loss], timeout=20)
-    assert dist_autograd.get_gradients(context_id) == {}
-    # A worker that only had been told of it is lost: what does not need it goes on.
-    y = rpc.rpc_sync("worker2", double, (x,))
-    dist_autograd.backward(context_id, [y.sum()], timeout=20)
-    assert dist_autograd.get_gradients(context_id)[x].data.tolist() == [2.0] * 3
-    context.__exit__(None, None, None)
-    return caught.value.worker
-
-
-def test_a_callee_lost_before_backward(cluster: Cluster) -> None:
-    go_on.clear()
-    results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.append(cluster.call(0, lost_before)))
-    thread.start()
-    reached.get(timeout=20)
-    cluster.kill(1)
-    go_on.set()
-    thread.join()
-    assert results == ["worker1"]
 
 
 def test_a_log_tells_of_so_many_garbage_messages_and_no_more(

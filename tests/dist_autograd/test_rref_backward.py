@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, no_grad, tensor
-from telegrad.dist_autograd.roots import LABEL
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import (
     AutogradError,
@@ -47,16 +45,16 @@ def expected() -> list[Array]:
     return [each.data for each in found if each is not None]
 
 
-def equal_to_local(found: list[Array | None], times: float = 1.0) -> None:
+def equal_to_local(found: list[Array | None]) -> None:
     for actual, local in zip(found, expected(), strict=True):
         assert actual is not None
-        np.testing.assert_allclose(actual, times * local, rtol=1e-10)
+        np.testing.assert_allclose(actual, local, rtol=1e-10)
 
 
 Ask = Callable[[rpc.RRef[Tensor], int], None]
 
 
-def train(owner: str, tail_owner: str, ask: Ask, times: float = 1.0) -> None:
+def train(owner: str, tail_owner: str, ask: Ask) -> None:
     """Makes a loss on one worker that depends on all, and has `ask` run backward from it."""
     head, tail = rpc.remote(owner, Layer, (1,)), rpc.remote(tail_owner, Layer, (2,))
     x = tensor(X, requires_grad=True)
@@ -65,7 +63,7 @@ def train(owner: str, tail_owner: str, ask: Ask, times: float = 1.0) -> None:
         ask(loss, context_id)
         found: list[Array | None] = [dist_autograd.get_gradients(context_id)[x].data]
         found += [layer.rpc_sync().gradient(context_id) for layer in (head, tail)]
-    equal_to_local(found, times)
+    equal_to_local(found)
     assert x.grad is None
 
 
@@ -113,36 +111,6 @@ def test_gradients_equal_local_ones_whoever_asks(cluster: Cluster, owner: str, a
         cluster.call(0, train, owner, "worker2", ask)
 
 
-def test_over_processes() -> None:
-    with Cluster(3, processes=True) as cluster:
-        for ask in ASKS:
-            for owner in ("worker0", "worker1"):
-                cluster.call(0, train, owner, "worker2", ask)
-
-
-def of_an_own_value() -> None:
-    x = tensor(X, requires_grad=True)
-    with dist_autograd.context() as context_id, rpc.RRef((x * x).sum()) as loss:
-        loss.backward(context_id)
-        np.testing.assert_allclose(dist_autograd.get_gradients(context_id)[x].data, 2 * X)
-    assert x.grad is None
-
-
-def test_of_an_own_value(cluster: Cluster) -> None:
-    cluster.call(0, of_an_own_value)
-
-
-def twice(loss: rpc.RRef[Tensor], context_id: int) -> None:
-    loss.backward(context_id, retain_graph=True)
-    loss.backward(context_id)
-    with pytest.raises(AutogradError, match="retain_graph"):
-        loss.backward(context_id)
-
-
-def test_a_graph_that_is_kept_and_one_that_is_freed(cluster: Cluster) -> None:
-    cluster.call(0, train, "worker1", "worker2", twice, 2.0)
-
-
 def under_no_grad(loss: rpc.RRef[Tensor], context_id: int) -> None:
     with no_grad():
         loss.backward(context_id)
@@ -152,97 +120,12 @@ def test_under_no_grad(cluster: Cluster) -> None:
     cluster.call(0, train, "worker1", "worker2", under_no_grad)
 
 
-# -- values that are still being created, or never are ---------------------------------------------
-
-
-def held_loss(x: Tensor, name: str, error: str) -> Tensor:
-    hold(name)
-    if error:
-        raise ZeroDivisionError(error)
-    return (x * x).sum()
-
-
-def asks_early(name: str, error: str) -> list[float]:
-    x = vector()
-    with dist_autograd.context() as context_id:
-        loss = rpc.remote("worker1", held_loss, (x, name, error))
-        loss.backward(context_id)
-        return [float(each) for each in dist_autograd.get_gradients(context_id)[x].data]
-
-
-def is_asked() -> None:
-    """Returns when this worker serves a request for a root that waits for its value."""
-    serving = current_agent().serving
-
-    def missing() -> list[str]:
-        served = [call.record.function for call in serving.calls()]
-        return [] if LABEL in served else [LABEL]
-
-    leaks.wait_until_gone("requests that have not come", missing)
-
-
-def before_the_value(
-    cluster: Cluster, pool: ThreadPoolExecutor, name: str, error: str = ""
-) -> ThreadFuture[list[float]]:
-    asked = pool.submit(cluster.call, 0, asks_early, name, error)
-    entered(name)
-    cluster.call(1, is_asked)
-    release(name)
-    return asked
-
-
-def test_a_value_that_is_still_being_created(
-    cluster: Cluster, pool: ThreadPoolExecutor, name: str
-) -> None:
-    assert before_the_value(cluster, pool, name).result() == [0.0, 2.0, 4.0]
-
-
-def test_a_creation_that_fails_while_it_is_waited_for(
-    cluster: Cluster, pool: ThreadPoolExecutor, name: str
-) -> None:
-    with pytest.raises(ZeroDivisionError, match="never made"):
-        before_the_value(cluster, pool, name, "never made").result()
-
-
-def of_a_failed_creation() -> None:
-    with dist_autograd.context() as context_id:
-        loss = rpc.remote("worker1", held_loss, (vector(), "open", "never made"))
-        with pytest.raises(ZeroDivisionError, match="never made"):
-            loss.to_here()
-        with pytest.raises(ZeroDivisionError, match="never made"):
-            loss.backward(context_id)
-        loss.release()
-        with pytest.raises(RuntimeError, match="was released"):
-            loss.backward(context_id)
-
-
-def test_a_creation_that_has_failed(cluster: Cluster) -> None:
-    release("open")
-    cluster.call(0, of_a_failed_creation)
-
-
-# -- what a user may do wrong ----------------------------------------------------------------------
-
-
 def sum_of(x: Tensor) -> Tensor:
     return x.sum()
 
 
 def sum_of_own() -> Tensor:
     return vector().sum()
-
-
-def not_heard_of() -> None:
-    loss = rpc.remote("worker1", sum_of_own)
-    with dist_autograd.context() as context_id:
-        outside = contextvars.Context()
-        with pytest.raises(ContextError, match="first call made to it inside"):
-            outside.run(loss.backward, context_id)
-        loss.backward(context_id)  # asked for inside: so it hears
-
-
-def test_a_context_that_the_owner_has_not_heard_of(cluster: Cluster) -> None:
-    cluster.call(0, not_heard_of)
 
 
 # -- without a context -----------------------------------------------------------------------------
