@@ -120,10 +120,6 @@ def test_under_no_grad(cluster: Cluster) -> None:
     cluster.call(0, train, "worker1", "worker2", under_no_grad)
 
 
-def sum_of(x: Tensor) -> Tensor:
-    return x.sum()
-
-
 def sum_of_own() -> Tensor:
     return vector().sum()
 
@@ -154,13 +150,13 @@ def test_without_a_context_it_is_the_owners_alone(cluster: Cluster) -> None:
     cluster.call(0, without_a_context)
 
 
-def held_own_loss(name: str) -> Tensor:
+def held_loss(name: str) -> Tensor:
     hold(name)
     return sum_of_own()
 
 
 def waits_for_an_own_creation(name: str) -> None:
-    made = rpc.remote("worker0", held_own_loss, (name,))
+    made = rpc.remote("worker0", held_loss, (name,))
     entered(name)
     with pytest.raises(CallTimeoutError, match="still being created"):
         made.backward(timeout=0.01)
@@ -242,19 +238,21 @@ def test_a_deadline_aborts_the_pass(cluster: Cluster, name: str) -> None:
     with_more_time(lambda limit: cluster.call(0, late, f"{name} {limit}", limit), 0.5, 3.0, 15.0)
 
 
-def has_no_time(owner: str) -> None:
-    """The deadline is over before the owner is asked."""
+def has_no_time(owner: str, name: str) -> None:
+    """The deadline is over before the owner is asked for a value that is not there yet."""
     with dist_autograd.context() as context_id:
-        loss = rpc.remote(owner, sum_of, (vector(),))
-        loss.to_here()
+        loss = rpc.remote(owner, held_loss, (name,))
         with pytest.raises(CallTimeoutError):
             loss.backward(context_id, timeout=1e-12)
         assert dist_autograd.get_gradients(context_id) == {}
+        release(name)
 
 
 @pytest.mark.parametrize("owner", ["worker0", "worker1"])
-def test_a_deadline_that_is_over_at_once_is_a_timeout(cluster: Cluster, owner: str) -> None:
-    cluster.call(0, has_no_time, owner)
+def test_a_deadline_that_is_over_at_once_is_a_timeout(
+    cluster: Cluster, name: str, owner: str
+) -> None:
+    cluster.call(0, has_no_time, owner, name)
 
 
 def inherits_a_deadline(name: str, limit: float) -> None:
