@@ -29,30 +29,6 @@ def close(actual: Array | None, expected: Array) -> None:
     np.testing.assert_allclose(actual, expected, rtol=RELATIVE)
 
 
-# -- a model split over workers ----------------------------------------------------------------
-
-
-def split_over_three() -> None:
-    layers = [rpc.remote(f"worker{r}", Layer, (r,)) for r in (0, 1, 2)]
-    with dist_autograd.context() as context_id:
-        x = tensor(X)
-        for layer in layers:
-            x = layer.rpc_sync().forward(x)
-        dist_autograd.backward(context_id, [(x * x).sum()])
-        found = [layer.rpc_sync().gradient(context_id) for layer in layers]
-
-    def program(a: Layer, b: Layer, c: Layer) -> Tensor:
-        y: Tensor = c.forward(b.forward(a.forward(tensor(X))))
-        return (y * y).sum()
-
-    for actual, expected in zip(found, local_gradient(program, 0, 1, 2), strict=True):
-        close(actual, expected)
-
-
-def test_a_model_split_over_three_workers(cluster: Cluster) -> None:
-    cluster.call(0, split_over_three)
-
-
 # -- what need not take part -------------------------------------------------------------------
 
 
