@@ -104,19 +104,8 @@ def test_a_pass_that_has_ended_keeps_no_cut(cluster: Cluster) -> None:
     cluster.call(0, passes_in_one_context)
 
 
-def call_without_tensors() -> None:
-    with dist_autograd.context() as context_id:
-        assert rpc.rpc_sync("worker1", ambient) == context_id
-        assert rpc.rpc_sync("worker2", ambient) == context_id
-    assert rpc.rpc_sync("worker1", ambient) is None
-
-
 def ambient() -> int | None:
     return ambient_context()
-
-
-def test_the_context_travels_without_tensors(cluster: Cluster) -> None:
-    cluster.call(0, call_without_tensors)
 
 
 left_behind: SimpleQueue[Callable[[], int | None]] = SimpleQueue()
