@@ -51,45 +51,6 @@ def loss_of(y: Tensor) -> Tensor:
     return (y * y).sum()
 
 
-def expected_gradients() -> list[Any]:
-    first, second = Layer(1, "cpu"), Layer(2, "cpu")
-    loss_of(second.forward(first.forward(tensor(X)))).backward()
-    return [p.grad for layer in (first, second) for p in layer.parameters()]
-
-
-def split_over_two(there: str) -> None:
-    stem, head = Layer(1, "cuda"), rpc.remote("worker1", Layer, (2, there))
-    with dist_autograd.context() as context_id:
-        loss = loss_of(head.rpc_sync().forward(stem.forward(tensor(X, device="cuda"))))
-        dist_autograd.backward(context_id, [loss])
-        found = [*stem.gradients(context_id), *head.rpc_sync().gradients(context_id)]
-    for i, (actual, expected) in enumerate(zip(found, expected_gradients(), strict=True)):
-        assert on_gpu(actual) == (i < 2 or there == "cuda")
-        np.testing.assert_allclose(host(actual), host(expected), rtol=1e-10)
-
-
-@pytest.mark.parametrize("there", ["cuda", "cpu"])
-def test_a_model_split_over_two_workers(cluster: Cluster, there: str) -> None:
-    cluster.call(0, split_over_two, there)
-
-
-def gradient_from_the_host(xp: Any) -> None:
-    """What a worker without a GPU answers is a gradient of NumPy's for a Tensor of the GPU."""
-    x = tensor(xp.asarray(X), requires_grad=True)
-    with dist_autograd.context() as context_id:
-        y = rpc.rpc_sync("worker1", forward_on_host, (x * 2.0,))
-        dist_autograd.backward(context_id, [y.to("cpu").sum()])
-        close(dist_autograd.get_gradients(context_id)[x], np.full(X.shape, 6.0))
-
-
-def forward_on_host(x: Tensor) -> Tensor:
-    return x.to("cpu") * 3.0
-
-
-def test_a_part_in_host_memory(cluster: Cluster, xp: Any) -> None:
-    cluster.call(0, gradient_from_the_host, xp)
-
-
 def penalties(xp: Any) -> None:
     """Gradients of gradients, and a root that stays on the GPU of another worker."""
     head = rpc.remote("worker1", Layer, (2, "cuda"))
@@ -111,14 +72,17 @@ def test_gradients_of_gradients(cluster: Cluster, xp: Any) -> None:
     cluster.call(0, penalties, xp)
 
 
-def steps(device: str) -> None:
-    stem, head = Layer(1, device), rpc.remote("worker1", Layer, (2, device))
+def steps(there: str) -> None:
+    stem, head = Layer(1, "cuda"), rpc.remote("worker1", Layer, (2, there))
     rrefs = [*parameter_rrefs(stem), *parameter_rrefs(head)]
     optimizer = DistributedOptimizer(optim.SGD, rrefs, lr=0.1, momentum=0.9)
     for _ in range(3):
         with dist_autograd.context() as context_id:
-            loss = loss_of(head.rpc_sync().forward(stem.forward(tensor(X, device=device))))
+            loss = loss_of(head.rpc_sync().forward(stem.forward(tensor(X, device="cuda"))))
             dist_autograd.backward(context_id, [loss])
+            assert all(map(on_gpu, stem.gradients(context_id)))
+            for gradient in head.rpc_sync().gradients(context_id):
+                assert on_gpu(gradient) == (there == "cuda")
             optimizer.step(context_id)
     local = [Layer(seed, "cpu") for seed in (1, 2)]
     local_optimizer = optim.SGD(
@@ -130,12 +94,14 @@ def steps(device: str) -> None:
         local_optimizer.step()
     found = [*stem.values(), *head.rpc_sync().values()]
     expected = [value for layer in local for value in layer.values()]
-    for actual, wanted in zip(found, expected, strict=True):
-        close(actual, wanted)
+    for i, (actual, wanted) in enumerate(zip(found, expected, strict=True)):
+        assert on_gpu(actual) == (i < 2 or there == "cuda")
+        np.testing.assert_allclose(host(actual), wanted, rtol=1e-10)
 
 
-def test_the_distributed_optimizer_steps_on_the_gpu(cluster: Cluster) -> None:
-    cluster.call(0, steps, "cuda")
+@pytest.mark.parametrize("there", ["cuda", "cpu"])
+def test_a_model_split_over_two_workers_is_trained(cluster: Cluster, there: str) -> None:
+    cluster.call(0, steps, there)
 
 
 def test_a_gradient_comes_back_to_the_device_of_its_tensor(xp: Any) -> None:
