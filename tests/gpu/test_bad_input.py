@@ -321,25 +321,6 @@ def test_a_step_without_memory_writes_nothing(
     assert training.state() == whole.state()
 
 
-def test_training_goes_on_once_there_is_memory(xp: Any) -> None:
-    training, whole = Training(MAKERS[1]), Training(MAKERS[1])
-    failed = 0
-    for _ in range(3):
-        whole.step()
-        for left in itertools.count():
-            before = training.state()
-            try:
-                with full_after(left):
-                    training.step()
-            except OutOfMemoryError:
-                failed += 1
-                assert training.state() == before
-            else:
-                break
-    assert failed > 30
-    assert training.state() == whole.state()
-
-
 class OneByOne(optim.Optimizer):
     """An optimizer without a kernel."""
 
