@@ -24,8 +24,6 @@ from tests.gpu.sharing import (
     not_by_the_host,
     source,
     tried,
-    wait_until,
-    works,
 )
 from tests.gpu.watch import Watch, taken_there, watch_there
 
@@ -75,18 +73,6 @@ def test_what_is_sent_is_the_value_at_the_time_of_the_call(
 
 
 @pytest.mark.long
-def test_the_same_slab_goes_again_and_again(watch: Watch, worker: str, xp: Any) -> None:
-    tried(watch, worker)
-    for i in range(50):
-        values = np.full(SIZE, float(i))
-        np.testing.assert_array_equal(
-            host(rpc.rpc_sync(worker, negative, (xp.asarray(values),))), -values
-        )
-    assert (watch.slabs, watch.mappings) == (1, 1)
-    none_out(watch, worker)
-
-
-@pytest.mark.long
 def test_many_threads(watch: Watch, worker: str, xp: Any) -> None:
     failures: list[BaseException] = []
 
@@ -106,21 +92,6 @@ def test_many_threads(watch: Watch, worker: str, xp: Any) -> None:
         thread.join()
     assert failures == []
     none_out(watch, worker)
-
-
-@pytest.mark.long
-def test_a_device_map(workers_have_cupy: None, watch: Watch, xp: Any) -> None:
-    """With one GPU, "cpu" alone; `test_three_gpus` has more."""
-    options = replace(OPTIONS, device_maps={"worker1": {0: "cpu"}})
-    with rpc.init_rpc("me", options=options), LocalWorkers(1) as workers:
-        worker = workers.names[0]
-        rpc.rpc_sync(worker, watch_there)
-        for i in range(4):  # the first one by trial
-            values = source(i)
-            there = rpc.rpc_sync(worker, checksum, (xp.asarray(values),))
-            assert there == ("cpu", float(values.sum()))
-            wait_until("an answer", lambda: works(watch, worker))
-        none_out(watch, worker)
 
 
 @pytest.mark.long
