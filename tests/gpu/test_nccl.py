@@ -295,17 +295,6 @@ def test_sums_of_products(gpus: Gpus, dtype: Any) -> None:
     gpus.run(factors, dtype)
 
 
-def factor_that_does_not_fit(xp: Any) -> None:
-    with pytest.raises(ValueError, match="no exact value"):
-        dist.all_reduce(xp.ones(2, np.int32), ReduceOp.PREMUL_SUM(0.5))
-    with pytest.raises(ValueError, match=r"factor of shape \(3,\) does not fit"):
-        dist.all_reduce(xp.ones(2), ReduceOp.PREMUL_SUM(np.ones(3)))
-
-
-def test_factors_that_do_not_fit(gpus: Gpus) -> None:
-    gpus.run(factor_that_does_not_fit)
-
-
 def in_groups(xp: Any) -> None:
     n, r = dist.get_world_size(), dist.get_rank()
     mine, _ = dist.new_subgroups(1)
