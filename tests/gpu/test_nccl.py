@@ -543,6 +543,22 @@ class Death:
         self._killed.set()
 
 
+def loses_a_rank(
+    gpus: Gpus, function: Callable[..., list[str]], death: Death, fault: Fault
+) -> None:
+    """Runs a function on all ranks, while rank 1 dies; the others hear of that alone."""
+    with ThreadPoolExecutor(N) as pool:
+        ranks = [
+            pool.submit(partial(gpus.cluster.call, r, _on_a_gpu, gpus.xp, function, death, fault))
+            for r in range(N)
+        ]
+        death.of(gpus.cluster, 1)
+        for r in (0, 2):
+            for said in ranks[r].result():
+                assert said.startswith("WorkerLostError: "), said
+        ranks[1].exception()
+
+
 def receiver_is_lost(xp: Any, death: Death, fault: Fault) -> list[str]:
     group, array = dist.world_group(), xp.full(LARGE, 1.0)
     if group.rank == 1:
@@ -561,18 +577,7 @@ def receiver_is_lost(xp: Any, death: Death, fault: Fault) -> list[str]:
 def test_a_receiver_that_is_lost_while_a_kernel_waits_for_it(
     standing_in: Gpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    death, fault = Death(3), Fault(monkeypatch, "exchange")
-    with ThreadPoolExecutor(N) as pool:
-        xp, call = standing_in.xp, standing_in.cluster.call
-        ranks = [
-            pool.submit(partial(call, r, _on_a_gpu, xp, receiver_is_lost, death, fault))
-            for r in range(N)
-        ]
-        death.of(standing_in.cluster, 1)
-        for r in (0, 2):
-            for said in ranks[r].result():
-                assert said.startswith("WorkerLostError: "), said
-        ranks[1].exception()
+    loses_a_rank(standing_in, receiver_is_lost, Death(3), Fault(monkeypatch, "exchange"))
 
 
 # -- streams -------------------------------------------------------------------------------------
@@ -799,17 +804,7 @@ def is_lost(xp: Any, death: Death, fault: Fault) -> list[str]:
 def test_a_rank_that_is_lost_while_kernels_wait_for_it(
     standing_in: Gpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    death, fault = Death(N + 1), Fault(monkeypatch, "all_reduce")
-    with ThreadPoolExecutor(N) as pool:
-        xp, call = standing_in.xp, standing_in.cluster.call
-        ranks = [
-            pool.submit(partial(call, r, _on_a_gpu, xp, is_lost, death, fault)) for r in range(N)
-        ]
-        death.of(standing_in.cluster, 1)
-        for r in (0, 2):
-            for said in ranks[r].result():
-                assert said.startswith("WorkerLostError: "), said
-        ranks[1].exception()
+    loses_a_rank(standing_in, is_lost, Death(N + 1), Fault(monkeypatch, "all_reduce"))
 
 
 def in_one_place(xp: Any, place: int) -> tuple[bool, bool]:
