@@ -9,7 +9,7 @@ import pytest
 
 from telegrad.dist_autograd import pass_protocol as protocol
 from telegrad.dist_autograd.pass_protocol import Cut, PassProtocol, Peer, Phase
-from telegrad.errors import AutogradError, CallTimeoutError, WorkerLostError
+from telegrad.errors import AutogradError, WorkerLostError
 from tests.dist_autograd.simulated_programs import ProgramMaker, SimNode, local_gradients
 from tests.dist_autograd.simulation import Faults, Simulation, Slots
 
@@ -88,27 +88,12 @@ def test_the_programs_are_not_trivial() -> None:
 # The worked example of docs/dist-autograd.md: A calls B, B calls C, C calls A back.
 
 
-def test_a_worker_without_functions_ends_at_once() -> None:
-    starter = machine(A)
-    assert starter.enter(Cut({}, frozenset(), frozenset())) == []
-    assert starter.finished() == [protocol.End(None)]
-    assert starter.phase is Phase.DONE
-
-
 def test_begin_and_the_first_gradient_leave_together() -> None:
     starter = machine(A)
     key = (B, 1)
     begin = starter.enter(Cut({B: (7,)}, frozenset({key}), frozenset({key})))
     assert begin == [protocol.Begin(B, (7,))]
     assert starter.resolve(key, (1,)) == [protocol.Answer(B, ((1, (1,)),), ())]
-
-
-def test_an_answer_that_overtakes_its_begin_is_kept() -> None:
-    callee = machine(B)
-    assert callee.answer(A, [(1, (5,))], []) == []
-    assert callee.phase is Phase.IDLE
-    out = callee.enter(Cut({A: (1,)}, frozenset(), frozenset()))
-    assert out == [protocol.Begin(A, (1,)), protocol.Feed((A, 1), (5,))]
 
 
 def test_a_peer_that_began_and_has_answered_gets_no_begin() -> None:
@@ -128,15 +113,6 @@ def test_a_begin_claims_what_is_not_answered_or_tells_of_the_pass(
     callee = machine(B)
     cut = Cut({A: (1, 2)}, frozenset(), frozenset())
     assert callee.enter(cut, begun_by, frozenset(answered)) == [protocol.Begin(A, (1, 2))]
-
-
-def test_a_claim_outside_the_cut_is_answered_with_none_at_once() -> None:
-    callee = machine(B)
-    callee.enter(Cut({}, frozenset({(A, 1), (A, 2)}), frozenset({(A, 2)})))
-    assert callee.begin(A, (1, 2, 3)) == [protocol.Answer(A, (), (1, 3))]
-    assert callee.resolve((A, 2), None) == [protocol.Answer(A, (), (2,))]
-    assert callee.begun(A) == []
-    assert callee.finished() == [protocol.Reply(A, None)]
 
 
 def test_a_none_that_is_known_waits_for_its_claim() -> None:
@@ -160,24 +136,6 @@ def test_only_the_first_begin_waits() -> None:
     assert callee.finished() == [protocol.Reply(A, None)]
 
 
-def test_a_peer_lost_before_the_cut_answers_none() -> None:
-    starter = machine(A)
-    key = (B, 1)
-    out = starter.enter(Cut({B: (4,)}, frozenset({key}), frozenset({key}), {B: LOST}))
-    assert out == [protocol.Feed((B, 4), None)]
-    assert starter.resolve(key, None) == []
-    assert starter.finished() == [protocol.End(None)]
-
-
-def test_a_gradient_for_a_lost_peer_is_its_loss() -> None:
-    starter = machine(A)
-    key = (B, 1)
-    starter.enter(Cut({}, frozenset({key}), frozenset({key}), {B: LOST}))
-    assert starter.resolve(key, (1,)) == [protocol.Drop(LOST), protocol.End(LOST)]
-    assert starter.finished() == []
-    assert starter.abort(CallTimeoutError("later"), at_once=True) == []
-
-
 def test_a_loss_in_the_middle_aborts_everywhere_with_the_first_cause() -> None:
     starter = machine(A)
     starter.enter(Cut({B: (1,), C: (2,)}, frozenset(), frozenset()))
@@ -198,12 +156,6 @@ def test_who_has_ended_reports_a_loss_and_the_starter_decides() -> None:
     assert callee.phase is Phase.DONE
     assert callee.abort(LOST, (A, "abort")) == [protocol.Drop(LOST)]
     assert callee.confirmed(A) == [protocol.Confirm(A, "abort")]
-
-
-def test_an_abort_that_overtakes_the_begin_is_remembered() -> None:
-    callee = machine(B)
-    callee.abort(LOST, (A, "abort"))
-    assert callee.begin(A, (1,)) == [protocol.Reply(A, LOST)]
 
 
 def test_a_gradient_that_nobody_claimed_is_an_error() -> None:
