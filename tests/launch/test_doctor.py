@@ -327,6 +327,21 @@ def test_a_name_that_leads_to_this_host_itself_is_told_so() -> None:
     assert "--master-addr node0 (127.0.1.1) leads to this host itself" in found.words
 
 
+def test_a_host_that_did_not_come_in_looks_at_the_way() -> None:
+    options = RunOptions(
+        command=(),
+        script="doctor",
+        workers=1,
+        nodes=2,
+        node=1,
+        host="127.0.0.2",
+        port=unused_port(),
+    )
+    found = explained(options, LATE, [])
+    assert f"nobody listens at port {options.port} here" in found.words
+    assert found.remedy.startswith("name an address of host 0")
+
+
 @pytest.mark.parametrize("error", [AuthenticationError, RendezvousError])
 def test_what_host_0_has_said_goes_before_what_the_way_looks_like(error: type[Exception]) -> None:
     found = explain(error("it has another token; copy node 0's"), way("open"))

@@ -107,6 +107,9 @@ def test_who_was_given_up_as_well_is_evicted_where_others_go_on(host: int | None
     """Both have decided; the job is where the coordinator is, with w2."""
     membership = full(host=host)
     membership.lost(session(1), "silent")
+    for incarnation, name in ((1, "w0"), (2, "w1")):  # only they may ask
+        assert membership.names_of(incarnation) == {name}
+    assert membership.names_of(99) == set()
     assert membership.asks(ASKING, 2) == [Stands(ASKING, False)]
     assert membership.abandoned_by == ()
 

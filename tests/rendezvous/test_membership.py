@@ -58,12 +58,19 @@ def test_duplicate_name_without_case(other: str) -> None:
     )
 
 
-def test_duplicate_rank() -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("other", "rank 0 is taken by 'w0'; give 'other' a rank of its own"),
+        ("w0", "another living worker is 'w0' (rank 0); start it once, or give this one a name"),
+    ],
+)
+def test_duplicate_rank(name: str, words: str) -> None:
     membership = Membership()
     membership.join(session(0), request(0))
-    refused = one(membership.join(session(1), request(0, name="other")), Refused)
+    refused = one(membership.join(session(1), request(0, name=name)), Refused)
     assert refused.error == "DuplicateNameError"
-    assert "rank 0 is taken by 'w0'; give 'other' a rank of its own" in refused.message
+    assert words in refused.message
 
 
 def test_all_hear_of_a_rank_that_was_refused_for_its_name() -> None:
