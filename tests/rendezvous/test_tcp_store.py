@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -55,18 +55,24 @@ def test_a_client_proves_the_token_and_names_the_job() -> None:
 
 
 def test_all_clients_end_with_the_server() -> None:
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(4) as pool:
         with TCPStore.serve(token=TOKEN) as store:
             client, own = TCPStore.connect(store.endpoint, token=TOKEN), store.clone()
             assert own.endpoint == store.endpoint
-            waiting = [pool.submit(each.get, "never", math.inf) for each in (client, own)]
+            waiting: list[Future[object]] = [
+                pool.submit(own.get, "never", math.inf),
+                pool.submit(client.get, "never", math.inf),
+                pool.submit(client.multi_get, ["k", "never"], math.inf),
+                pool.submit(client.queue_pop, "never", True, math.inf),
+            ]
             own.set("k", b"")
             assert client.check(["k"])
         for future in waiting:
             with pytest.raises(RendezvousError, match="the coordinator is lost"):
                 future.result(20)
-        with pytest.raises(RendezvousError, match="lost"):
-            client.clone()
+        for call in (client.clone, client.num_keys):
+            with pytest.raises(RendezvousError, match="the coordinator is lost"):
+                call()
         client.close()
         own.close()
     with pytest.raises(ConnectionError):
