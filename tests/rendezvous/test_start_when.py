@@ -178,6 +178,7 @@ def test_who_was_welcomed_knows_exactly_who_is_there(
             assert known or not messages
             take(messages)
         there = {member.info for member in membership.members}
+        assert there == {places[each] for each in conditions}
         assert all(found == there for found in knows.values())
         welcomed = {places[each] for each in knows}
         assert all(found == welcomed for found in expects.values())
