@@ -111,12 +111,6 @@ def test_an_authority_whose_key_others_may_read(
     assert not (certs / "worker0.crt").exists()
 
 
-@pytest.mark.parametrize("arguments", [["certs"], ["certs", "issue"], ["certs", "burn"]])
-def test_bad_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 # -- whole jobs -------------------------------------------------------------------------------
 
 

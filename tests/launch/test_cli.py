@@ -14,12 +14,18 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"telegrad {importlib.metadata.version('telegrad')}\n"
 
 
-def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--help"]) == 0
-    assert "telegrad run --nproc-per-node 3 train.py" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    "example",
+    ["telegrad run --nproc-per-node 3 train.py", "telegrad tune --nnodes 2 --node-rank 0"],
+)
+def test_help_has_an_example(example: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([example.split()[1], "--help"]) == 0
+    assert example in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [[], ["start"], ["run"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["start"], ["run"], ["certs"], ["certs", "issue"], ["certs", "burn"]]
+)
 def test_bad_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -64,8 +64,3 @@ def test_what_cannot_be_measured_is_told(programs: Programs, tmp_path: Path) -> 
     said = programs.run(command, code=1)
     assert "longest_bytes must be at least 1024" in said
     assert not (tmp_path / "table.toml").exists()
-
-
-def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", "--help"]) == 0
-    assert "telegrad tune --nnodes 2 --node-rank 0" in capsys.readouterr().out

@@ -19,14 +19,6 @@ def test_many_missing_ranks_are_counted() -> None:
     assert line == "1/100 joined; waiting for ranks 1, 2, 3, 4, 5, 6, 7, 8 and 91 more; 5 s left"
 
 
-def test_missing_with_last_errors() -> None:
-    progress = JoinProgress(1, (0,), 3, {2: "has another token"})
-    assert progress.missing_with_errors("grpc://a:1") == (
-        "rank 1: never reached the coordinator at grpc://a:1",
-        "rank 2: has another token",
-    )
-
-
 def test_who_gave_up_is_missing_only_if_nobody_else_is() -> None:
     gave_up = {1: "w1", 2: "ps"}
     for size, start_when, wanted in [
