@@ -73,7 +73,7 @@ def test_a_line_waits_for_so_many_keys_and_no_more() -> None:
     it.wait(5, "d", "e", "f")
     it.store.set("d", b"")
     assert it.answers[2:] == [(OTHER, 1, None)]
-    own = it.store.post("wait", {"keys": ["d", *"uvwxy"]}, owner=it.store, call=1, waits=True)
+    own = it.store.post("wait", {"keys": ["d", *"uvwxy"]}, waits=True)
     assert not own.done()  # the coordinator's own process is not bounded
 
 
