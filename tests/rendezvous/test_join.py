@@ -174,21 +174,17 @@ def test_all_get_the_same_members(job: Job) -> None:
 def test_shutdown_waits_for_all(job: Job) -> None:
     first, second = job.join_all(2)
     waiting = job.pool.submit(first.shutdown)
-    with pytest.raises(RendezvousTimeoutError, match=r"did not call shutdown within 0\.05 s"):
-        first.shutdown(timeout=0.05)
+    with_more_time(lambda timeout: check_who_runs(first, timeout), 0.05, 1.0, 10.0)
     second.shutdown()
     assert waiting.result(20) is True
     assert job.coordinator.members == ()
 
 
-def test_a_timeout_of_shutdown_names_who_still_runs(quick: Job) -> None:
-    first, _, third = quick.join_all(3)
-    waiting = quick.pool.submit(first.shutdown)
-    with pytest.raises(RendezvousTimeoutError) as caught:
-        third.shutdown(timeout=0.2)
-    assert caught.value.missing == ("w1",) or caught.value.missing == ("w0", "w1")
-    quick.joined[[joined.info.name for joined in quick.joined].index("w1")].leave()
-    assert waiting.result(20) is True
+def check_who_runs(waiting: JoinedJob, timeout: float) -> None:
+    words = f"'w1' did not call shutdown within {timeout:g} s"
+    with pytest.raises(RendezvousTimeoutError, match=words) as caught:
+        waiting.shutdown(timeout=timeout)
+    assert caught.value.missing == ("w1",)
 
 
 def test_the_same_processes_may_join_again_after_shutdown(quick: Job) -> None:
