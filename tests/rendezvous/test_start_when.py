@@ -38,26 +38,6 @@ def told(messages: Sequence[Message], kind: type[Message]) -> list[int]:
     return [message.session.rank for message in messages if isinstance(message, kind)]
 
 
-def test_a_number_of_workers_is_enough() -> None:
-    membership = Membership()
-    assert told(join(membership, 0, 2), Welcome) == []
-    assert told(join(membership, 3, 2), Welcome) == [0, 3]
-    assert not membership.complete
-    messages = join(membership, 1, 2)
-    assert told(messages, Welcome) == [1]
-    assert told(messages, Joined) == [0, 3]
-
-
-def test_names_are_enough() -> None:
-    membership = Membership()
-    assert told(join(membership, 0, ("w2",)), Welcome) == []
-    assert told(join(membership, 1, ("w2", "w3")), Welcome) == []
-    assert told(join(membership, 2, ("w2",)), Welcome) == [0, 2]
-    messages = join(membership, 3)
-    assert told(messages, Welcome) == [1, 3]
-    assert told(messages, Joined) == [0, 2]
-
-
 def test_on_top_of_a_job_that_has_started() -> None:
     membership = Membership()
     join(membership, 0, 2)
@@ -92,6 +72,15 @@ EVENTS = st.lists(
 )
 
 
+def is_met(wanted: StartWhen, there: Sequence[WorkerInfo], *, complete: bool) -> bool:
+    """Returns True if a worker that waits for this many, or for these, has waited long enough."""
+    if wanted is None:
+        return complete or len(there) == N
+    if isinstance(wanted, int):
+        return len(there) >= wanted
+    return {info.name for info in there}.issuperset(wanted)
+
+
 ALL_JOIN = [("join", r, None) for r in range(N)]
 ALL_LEAVE = [("shutdown", r, None) for r in range(N)]
 
@@ -112,7 +101,7 @@ ALL_LEAVE = [("shutdown", r, None) for r in range(N)]
 def test_who_was_welcomed_knows_exactly_who_is_there(
     events: list[tuple[str, int, StartWhen]],
 ) -> None:
-    """Who waits knows whoever was welcomed, and waits for nobody who is there.
+    """Who waits knows whoever was welcomed, and waits as long as it has to and no longer.
 
     All go when all have called shutdown.
     """
@@ -134,8 +123,10 @@ def test_who_was_welcomed_knows_exactly_who_is_there(
             match message:
                 case Welcome():
                     assert who not in knows
-                    assert expects.pop(who) <= {member.info for member in message.members}
-                    knows[who] = {member.info for member in message.members}
+                    found = [member.info for member in message.members]
+                    assert is_met(conditions[who], found, complete=once_complete)
+                    assert expects.pop(who) <= set(found)
+                    knows[who] = set(found)
                 case Joined():
                     has = knows.get(who, expects.get(who))
                     assert has is not None
@@ -185,13 +176,7 @@ def test_who_was_welcomed_knows_exactly_who_is_there(
         assert not leaving or set(conditions) != leaving
         once_complete = (once_complete and bool(there)) or len(there) == N
         for waiting in set(conditions) - set(knows):
-            wanted = conditions[waiting]
-            if wanted is None:
-                assert not once_complete
-            elif isinstance(wanted, int):
-                assert len(there) < wanted
-            else:
-                assert not {info.name for info in there}.issuperset(wanted)
+            assert not is_met(conditions[waiting], [*there], complete=once_complete)
 
 
 @pytest.mark.parametrize(
