@@ -382,8 +382,10 @@ class MemberEvents:
 
     def on_coordinator_lost(self, error: WorkerLostError) -> None:
         """Handles the loss of the coordinator."""
+        if error.fenced and not isinstance(error, EvictedError):
+            error = eviction(self._self, error)
         with self._lock:
-            self._loss = error = self._evicted(error)
+            self._loss = error
             welcomed = self._welcomed
         self._guests.close(
             f"its coordinator is lost ({error.reason}), and nobody can join any more"
@@ -449,11 +451,6 @@ class MemberEvents:
                 self._given_up.append((by, reason))
                 return
         self._listener.on_member_lost(by, reason, left=False, fenced=True)
-
-    def _evicted(self, error: WorkerLostError) -> WorkerLostError:
-        if isinstance(error, EvictedError) or not error.fenced:
-            return error
-        return eviction(self._self, error)
 
 
 @final
