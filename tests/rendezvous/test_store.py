@@ -25,7 +25,7 @@ from telegrad.transport import GrpcTransport, InprocNetwork, InprocTransport, Tr
 TOKEN = b"a token that only the tests use"
 
 
-KINDS = ["memory", "inproc", "grpc", "served", "file", "prefix of memory", "prefix of file"]
+KINDS = ["memory", "inproc", "grpc", "file", "prefix of memory", "prefix of file"]
 KINDS += ["prefix of inproc"]
 
 
@@ -40,9 +40,7 @@ def opened(kind: str, directory: Path) -> Iterator[Callable[[], Store]]:
             return [InprocTransport(network) if plain == "inproc" else GrpcTransport()]
 
         memory, endpoint = MemoryStore(), ""
-        if plain == "served":
-            endpoint = stack.enter_context(TCPStore.serve(token=TOKEN, job="test")).endpoint
-        elif plain in ("inproc", "grpc"):
+        if plain in ("inproc", "grpc"):
             coordinator = Coordinator(transports(), job="test", token=TOKEN)
             endpoint = coordinator.start()[0]
             stack.callback(coordinator.close)
@@ -53,8 +51,6 @@ def opened(kind: str, directory: Path) -> Iterator[Callable[[], Store]]:
                     return memory.clone()
                 case "file":
                     return FileStore(directory / "store")
-                case "served":
-                    return TCPStore.connect(endpoint, token=TOKEN, job="test")
             return TCPStore.connect(endpoint, job="test", token=TOKEN, transports=transports())
 
         def open_() -> Store:

@@ -115,7 +115,7 @@ def outcome(store: Store | Model, call: Call) -> object:
         return type(error)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "served"])
+@pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25, deadline=None)
 @given(sequence=st.lists(st.tuples(st.integers(0, 1), CALLS), max_size=30))
 def test_a_store_does_what_its_model_does(
