@@ -45,15 +45,20 @@ def test_what_is_no_limit(text: str, capsys: pytest.CaptureFixture[str]) -> None
     assert error.count("\n") == 1
 
 
+def check_that_it_is_bounded(port: int, token: bytes) -> None:
+    line = ControlLine(job="job", rank=1, token=token, transports=[GrpcTransport()])
+    with closing(line):
+        line.connect(f"grpc://127.0.0.1:{port}", SECONDS)
+        with pytest.raises(RendezvousError, match=r"broke the protocol.*document_bytes"):
+            line.ask("store.set", {"key": "k", "value": bytes(2**17)}, timeout=SECONDS)
+
+
 def test_a_coordinator_that_a_command_hosts_is_bounded() -> None:
     limits = limits_of([parse_limit(f"document_bytes={2**16}")])
     options = RunOptions(command=[], script="train.py", workers=1, limits=limits)
     token = make_token()
-    line = ControlLine(job="job", rank=0, token=token, transports=[GrpcTransport()])
-    with serving(options, "job", token, None) as (_, port), closing(line):
-        line.connect(f"grpc://127.0.0.1:{port}", SECONDS)
-        with pytest.raises(RendezvousError, match=r"broke the protocol.*document_bytes"):
-            line.ask("store.set", {"key": "k", "value": bytes(2**17)}, timeout=SECONDS)
+    with serving(options, "job", token, None) as (_, port):
+        check_that_it_is_bounded(port, token)
 
 
 def test_a_worker_bounds_the_coordinator_that_it_hosts() -> None:
@@ -61,12 +66,8 @@ def test_a_worker_bounds_the_coordinator_that_it_hosts() -> None:
     port = unused_port()
     options = rpc.RpcOptions(limits=limits, token=TOKEN)
     address = f"tcp://127.0.0.1:{port}?job=job"
-    line = ControlLine(job="job", rank=1, token=TOKEN.encode(), transports=[GrpcTransport()])
-    alone = rpc.Agent("alone", rank=0, world_size=1, init_method=address, options=options)
-    with alone, closing(line):
-        line.connect(f"grpc://127.0.0.1:{port}", SECONDS)
-        with pytest.raises(RendezvousError, match=r"broke the protocol.*document_bytes"):
-            line.ask("store.set", {"key": "k", "value": bytes(2**17)}, timeout=SECONDS)
+    with rpc.Agent("alone", rank=0, world_size=1, init_method=address, options=options):
+        check_that_it_is_bounded(port, TOKEN.encode())
 
 
 def test_a_worker_bounds_its_line() -> None:

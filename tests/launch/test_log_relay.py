@@ -117,9 +117,3 @@ def test_own_words_between_do_not_make_it_repeat_a_traceback() -> None:
     relay.say("rank 0 failed")
     relay.show_traceback_last(0)
     assert err.getvalue().count(b"ValueError: no") == 1
-
-
-def test_own_words() -> None:
-    relay, _, err = _relay()
-    relay.say("something")
-    assert err.getvalue() == b"telegrad run: something\n"

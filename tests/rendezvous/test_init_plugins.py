@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from telegrad import rpc
 from telegrad.errors import RendezvousError
 from telegrad.rendezvous import parse_init_method
 
@@ -20,7 +19,7 @@ from telegrad.rendezvous import JobAddress
 
 def read_job(url, *, rank, world_size, environ):
     host = url.removeprefix("cluster://") or environ["LEADER"]
-    return JobAddress.at(host, 29500, rank=rank or 0, world_size=world_size or 1, job="theirs")
+    return JobAddress.at(host, 29500, rank=rank or 0, world_size=world_size or 1, job="theirs", name="w")
 
 def give_text(url, **_):
     return "10.0.0.1"
@@ -48,22 +47,11 @@ def test_a_plug_in_says_where_the_job_is(install: Install) -> None:
     install("cluster_one", "cluster = cluster_one:read_job", READ)
     address = parse_init_method("cluster://10.0.0.9", rank=1, world_size=3)
     assert address.coordinator_endpoint == "grpc://10.0.0.9:29500"
-    assert (address.rank, address.world_size, address.job) == (1, 3, "theirs")
+    found = (address.rank, address.world_size, address.job, address.name)
+    assert found == (1, 3, "theirs", "w")
     assert not address.hosts_store
     environ = {"LEADER": "node7"}
     assert parse_init_method("cluster://", environ=environ).host == "node7"
-
-
-def test_init_rpc_takes_the_address_of_a_plug_in(install: Install) -> None:
-    text = """
-from telegrad.rendezvous import JobAddress
-
-def read_job(url, *, rank, world_size, environ):
-    return JobAddress.at("127.0.0.1", 0, rank=0, world_size=1, name="boss")
-"""
-    install("cluster_two", "alone = cluster_two:read_job", text)
-    with rpc.init_rpc(init_method="alone://") as agent:
-        assert agent.name == "boss"
 
 
 def test_an_unknown_scheme_lists_those_that_are_known(install: Install) -> None:

@@ -397,12 +397,6 @@ def test_a_coordinator_that_comes_late_is_found(port: int) -> None:
         second.close()
 
 
-def test_a_job_of_one_needs_no_port() -> None:
-    joined = join_as(JobAddress.at("127.0.0.1", 0, rank=0, world_size=1), [GrpcTransport()])
-    joined.shutdown()
-    joined.close()
-
-
 def test_progress_is_logged(quick: Job, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "telegrad.rendezvous"):
         with_more_time(lambda timeout: check_progress(quick, caplog, timeout), 0.3, 3.0, 12.0)
