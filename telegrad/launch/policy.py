@@ -16,13 +16,6 @@ GRACE = 5.0  # enough to notice the loss of a worker, report it and clean up
 
 
 @dataclass(frozen=True, slots=True)
-class SendSignal:
-    """A request to send a signal to each living worker; SIGKILL goes to their children, too."""
-
-    signal_number: int
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerFailure:
     """The failure of a worker that ended by itself.
 
@@ -41,6 +34,8 @@ class WorkerFailure:
 @dataclass(slots=True)
 class Policy:
     """The state of a run. Times are seconds of any one clock.
+
+    Signals that a method returns go to each living worker; SIGKILL goes to their children, too.
 
     Attributes:
         living: The ranks that have not exited.
@@ -67,7 +62,7 @@ class Policy:
         """Records that a worker of another host failed; returns True if that is news here."""
         return not self._told and self._end_soon(now)
 
-    def signalled(self, number: int, now: float) -> list[SendSignal]:
+    def signalled(self, number: int, now: float) -> list[int]:
         """Handles a signal to the launcher; returns the signals to send."""
         if self._reason is not None:
             return self._tell(signal.SIGKILL)
@@ -77,7 +72,7 @@ class Policy:
         self._steps = [(now + GRACE, signal.SIGKILL)]
         return self._tell(signal.SIGTERM)
 
-    def tick(self, now: float) -> list[SendSignal]:
+    def tick(self, now: float) -> list[int]:
         """Returns the signals that have become due."""
         due = [step for step in self._steps if step[0] <= now]
         self._steps = [step for step in self._steps if step[0] > now]
@@ -110,9 +105,9 @@ class Policy:
         self._steps = [(now + GRACE, signal.SIGTERM), (now + 2 * GRACE, signal.SIGKILL)]
         return True
 
-    def _tell(self, number: int) -> list[SendSignal]:
+    def _tell(self, number: int) -> list[int]:
         self._told = True
-        return [SendSignal(number)] if self.living else []
+        return [number] if self.living else []
 
 
 def exit_status(code: int) -> int:

@@ -24,7 +24,7 @@ from telegrad.launch import worker_process
 from telegrad.launch.env import JobEnvironment
 from telegrad.launch.log_relay import LogRelay
 from telegrad.launch.nodes import DONE, ENDED, FAILED, GONE, SIGNAL, Event, Nodes
-from telegrad.launch.policy import GRACE, Policy, SendSignal, describe, exit_status
+from telegrad.launch.policy import GRACE, Policy, describe, exit_status
 
 READ_BYTES = 1 << 16
 DRAIN_READS = 64  # a pipe holds 64 KiB; a process that still writes after that will be ended
@@ -211,7 +211,7 @@ class Supervisor:
     def _take_signal(self, number: int) -> None:
         sends = self._policy.signalled(number, time.monotonic())
         name = signal.Signals(number).name
-        if SendSignal(signal.SIGKILL) in sends:
+        if signal.SIGKILL in sends:
             self._say(f"{name} again: killing the workers")
         elif number == signal.SIGINT:
             self._say("interrupted; the workers were too. Once more kills them")
@@ -278,15 +278,15 @@ class Supervisor:
                 self._send(self._policy.signalled(signal.SIGPIPE, time.monotonic()))
         return bool(data)
 
-    def _send(self, sends: Sequence[SendSignal]) -> None:
+    def _send(self, sends: Sequence[int]) -> None:
         living = [self._workers[rank].pid for rank in self._policy.living if rank in self._workers]
-        for send in sends:
-            if send.signal_number == signal.SIGKILL:
+        for number in sends:
+            if number == signal.SIGKILL:
                 worker_process.kill_sessions(living, signal.SIGKILL)
                 continue
             for pid in living:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, send.signal_number)
+                    os.kill(pid, number)
 
     def _finish(self) -> None:
         """Gives the workers' children a moment to end by themselves, then reports what is left."""

@@ -11,7 +11,7 @@ import pytest
 
 from telegrad.errors import RendezvousError, RendezvousTimeoutError
 from telegrad.launch.nodes import DONE, FAILED, GONE, SIGNAL, Event, Nodes, Share, share_ranks
-from telegrad.launch.policy import GRACE, Policy, SendSignal
+from telegrad.launch.policy import GRACE, Policy
 from telegrad.rendezvous import MemoryStore
 
 LIMIT = 20.0
@@ -142,9 +142,9 @@ def test_a_failure_elsewhere_ends_the_workers_here() -> None:
     policy = Policy({4, 5})
     assert policy.failed_elsewhere(now=1.0)
     assert not policy.failed_elsewhere(now=2.0)
-    assert policy.tick(1.0 + GRACE) == [SendSignal(signal.SIGTERM)]
+    assert policy.tick(1.0 + GRACE) == [signal.SIGTERM]
     assert not policy.exited(4, -signal.SIGTERM, now=7.0, place=0)
-    assert policy.tick(1.0 + 2 * GRACE) == [SendSignal(signal.SIGKILL)]
+    assert policy.tick(1.0 + 2 * GRACE) == [signal.SIGKILL]
     assert policy.culprit is None
 
 
