@@ -38,24 +38,22 @@ class JobEnvironment:
         base: The launcher's own environment.
         workers: The number of workers on this host.
         first_rank: The rank of the first of them.
-        world_size: The number of workers on all hosts; None if this host has all of them.
+        world_size: The number of workers on all hosts.
         host: The coordinator's host.
         port: The coordinator's port.
         job: The job's name.
-        token_file: The file with the job's token.
-        sockets: The directory for the workers' Unix sockets, which the launcher removes at the
-            end; "" for the user's own.
+        token_file: The file with the job's token; its directory, which the launcher removes at
+            the end, is also that of the workers' Unix sockets.
     """
 
     base: Mapping[str, str]
     workers: int
+    first_rank: int
+    world_size: int
     host: str
     port: int
     job: str
     token_file: str
-    sockets: str = ""
-    first_rank: int = 0
-    world_size: int | None = None
 
     @property
     def ranks(self) -> range:
@@ -70,14 +68,13 @@ class JobEnvironment:
         environment.update(
             RANK=str(rank),
             LOCAL_RANK=str(rank - self.first_rank),
-            WORLD_SIZE=str(self.workers if self.world_size is None else self.world_size),
+            WORLD_SIZE=str(self.world_size),
             LOCAL_WORLD_SIZE=str(self.workers),
             MASTER_ADDR=self.host,
             MASTER_PORT=str(self.port),
             TELEGRAD_JOB=self.job,
             TELEGRAD_NAME=f"worker{rank}",
             TELEGRAD_TOKEN_FILE=self.token_file,
+            TELEGRAD_SOCKETS=os.path.dirname(self.token_file),
         )
-        if self.sockets:
-            environment["TELEGRAD_SOCKETS"] = self.sockets
         return environment

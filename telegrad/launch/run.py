@@ -429,13 +429,12 @@ def environment_of(
     return JobEnvironment(
         base=os.environ,
         workers=options.workers,
+        first_rank=share.first_rank,
+        world_size=share.world_size,
         host=host or options.host,
         port=port,
         job=job,
         token_file=token_file,
-        sockets=os.path.dirname(token_file),
-        first_rank=share.first_rank,
-        world_size=share.world_size,
     )
 
 

@@ -22,22 +22,26 @@ def test_every_variable_is_there_and_no_token() -> None:
             **dict.fromkeys(THREAD_VARIABLES, "1"),
         },
         workers=3,
+        first_rank=2,
+        world_size=5,
         host="127.0.0.1",
         port=4000,
         job="train-1",
-        token_file="/tmp/t",
+        token_file="/tmp/x/token",
     )
-    assert environment.of(2) == {
+    assert environment.ranks == range(2, 5)
+    assert environment.of(3) == {
         "GRPC_ENABLE_FORK_SUPPORT": "0",
         "HOME": "/home/x",
         **dict.fromkeys(THREAD_VARIABLES, "1"),
-        "RANK": "2",
-        "LOCAL_RANK": "2",
-        "WORLD_SIZE": "3",
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "5",
         "LOCAL_WORLD_SIZE": "3",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "4000",
         "TELEGRAD_JOB": "train-1",
-        "TELEGRAD_NAME": "worker2",
-        "TELEGRAD_TOKEN_FILE": "/tmp/t",
+        "TELEGRAD_NAME": "worker3",
+        "TELEGRAD_TOKEN_FILE": "/tmp/x/token",
+        "TELEGRAD_SOCKETS": "/tmp/x",
     }
