@@ -88,7 +88,7 @@ FIRST_ROWS = (  # 200 mutants
     Row("deadlock", 6, "rpc/deadlock/protocol.py", "rpc/test_wait_cycle_protocol.py"),
     Row("pass", 10, "dist_autograd/pass_protocol.py",
         "dist_autograd/test_pass_protocol.py dist_autograd/test_random_programs_pure.py"),
-    Row("membership", 10, "rendezvous/membership.py::Membership,_duplicate,_numbers_problem",
+    Row("membership", 10, "rendezvous/membership.py::Membership,_duplicate,_numbers_problem,place_problem",
         "rendezvous/test_membership.py rendezvous/test_start_when.py rendezvous/test_abandoned.py"),
     Row("collectives", 8, "collectives/forming.py collectives/mailbox.py",
         "collectives/test_forming.py collectives/test_mailbox.py"),

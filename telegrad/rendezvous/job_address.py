@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from telegrad.rendezvous.membership import check_job
+from telegrad.rendezvous.membership import check_job, place_problem
 from telegrad.rendezvous.multicast import MulticastGroup
 from telegrad.transport import HIGHEST_PORT
 
@@ -114,13 +114,9 @@ def check_place(rank: int, world_size: int) -> None:
     for what, value in (("rank", rank), ("world_size", world_size)):
         if type(value) is not int:  # a bool is no rank
             raise ValueError(f"{what} must be an int (got {value!r})")
-    if world_size < 1:
-        raise ValueError(f"world_size must be at least 1 (got {world_size})")
-    if not 0 <= rank < world_size:
-        raise ValueError(
-            f"rank {rank} is out of range for a world size of {world_size}; "
-            f"ranks go from 0 to {world_size - 1}"
-        )
+    problem = place_problem(rank, world_size)
+    if problem is not None:
+        raise ValueError(problem)
 
 
 def read_place(

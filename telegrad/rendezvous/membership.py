@@ -715,14 +715,23 @@ def _duplicate(name: str, rank: int, taken: Sequence[tuple[str, int]]) -> str | 
     return None
 
 
-def _numbers_problem(request: JoinRequest, *, on_top: bool) -> str | None:
-    if request.world_size < 1:
-        return f"world_size must be at least 1 (got {request.world_size})"
-    if not on_top and not 0 <= request.rank < request.world_size:
+def place_problem(rank: int, world_size: int) -> str | None:
+    """Returns the problem with a rank and a world size, in words, or None."""
+    if world_size < 1:
+        return f"world_size must be at least 1 (got {world_size})"
+    if not 0 <= rank < world_size:
         return (
-            f"rank {request.rank} is out of range for a world size of {request.world_size}; "
-            f"ranks go from 0 to {request.world_size - 1}"
+            f"rank {rank} is out of range for a world size of {world_size}; "
+            f"ranks go from 0 to {world_size - 1}"
         )
+    return None
+
+
+def _numbers_problem(request: JoinRequest, *, on_top: bool) -> str | None:
+    # A place on top has a rank that the coordinator itself has given.
+    problem = place_problem(0 if on_top else request.rank, request.world_size)
+    if problem is not None:
+        return problem
     wanted = request.start_when
     if isinstance(wanted, int) and not 1 <= wanted <= request.world_size:
         return (
