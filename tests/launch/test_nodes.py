@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from telegrad.errors import RendezvousError, RendezvousTimeoutError
-from telegrad.launch.nodes import DONE, FAILED, GONE, SIGNAL, Event, Nodes, Share, share_ranks
+from telegrad.launch.nodes import DONE, FAILED, GONE, Event, Nodes, Share, share_ranks
 from telegrad.launch.policy import GRACE, Policy
 from telegrad.rendezvous import MemoryStore
 
@@ -153,8 +153,3 @@ def test_a_failure_elsewhere_after_ctrl_c_changes_nothing() -> None:
     policy.signalled(signal.SIGINT, now=1.0)
     assert not policy.failed_elsewhere(now=2.0)
     assert policy.next_tick is None
-
-
-def test_signals_are_told_by_number() -> None:
-    event = Event(SIGNAL, 1, code=int(signal.SIGINT))
-    assert Event.read(b'{"kind": "signal", "node": 1, "code": 2, "text": []}') == event

@@ -210,10 +210,11 @@ def test_a_file_that_may_not_be_written(path: Path, monkeypatch: pytest.MonkeyPa
     assert not list(path.parent.iterdir())
 
 
-def test_only_a_file_of_ones_own_is_believed(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another user's file could lead the job to that user's coordinator."""
+def test_only_a_file_of_ones_own_is_believed(path: Path, tmp_path: Path) -> None:
+    """Another user's file could lead the job to that user's coordinator.
+
+    A file store opens its file by the same function; its tests have more kinds of files.
+    """
     file = EndpointFile(str(path))
     file.publish("grpc://a:1")
     assert file.read() is not None
@@ -223,11 +224,6 @@ def test_only_a_file_of_ones_own_is_believed(
         EndpointFile(str(link)).read()
     path.chmod(0o620)
     with pytest.raises(RendezvousError, match=r"it may be written by others \(mode 0620\)"):
-        file.read()
-    path.chmod(0o600)
-    own = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
-    with pytest.raises(RendezvousError, match=f"belongs to another user .uid {own}"):
         file.read()
 
 
