@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +21,7 @@ from telegrad.errors import (
     BlockingCallError,
     CollectiveMismatchError,
     InvalidUseError,
+    WorkerLostError,
 )
 from telegrad.nn import BatchNorm1d, Embedding, Linear, Module, Sequential
 from telegrad.optim import SGD
@@ -208,6 +212,38 @@ def raising_in_backward() -> str:
 def test_a_backward_that_raises_in_a_block_raises_on_every_rank(cluster: Cluster) -> None:
     for error in cluster.run(raising_in_backward):
         assert "no gradient today" in error
+
+
+def killed_in_a_block() -> str:
+    """Rank 2 ends in the middle of a backward that ranks 0 and 1 shadow."""
+    rank = dist.init_process_group().rank
+    model = DistributedDataParallel(net(), bucket_bytes=1)
+    token = np.zeros(1)
+
+    def kill(_: Tensor) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        with model.join():
+            for k in range((1, 1, 3)[rank]):
+                if k == 1:
+                    dist.recv(token, src=0)
+                    dist.recv(token, src=1)
+                    next(model.parameters()).register_hook(kill)
+                loss_of(model(tensor(X[rank, k]))).backward()
+            dist.send(token, dst=2)  # this rank has ended its first backward
+    except WorkerLostError as error:
+        return str(error)
+    return "no error"
+
+
+def test_a_process_that_is_killed_in_a_block_fails_the_others() -> None:
+    with Cluster(N, processes=True) as cluster, ThreadPoolExecutor(N) as pool:
+        running = [pool.submit(cluster.call, r, killed_in_a_block) for r in range(N)]
+        for future in running[:2]:
+            assert "worker2" in future.result()
+        assert running[2].exception() is not None
+        cluster.kill(2)
 
 
 def different_things() -> str:
