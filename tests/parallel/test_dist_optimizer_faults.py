@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import Any
 from unittest import mock
 
@@ -155,6 +157,53 @@ def lost_owner(optimizer: DistributedOptimizer, parts: Sequence[Any]) -> list[An
 
 def end_with_a_lost_owner() -> Any:
     return rpc.wait_all(state.pop("calls"))
+
+
+def begin_to_ask_the_owners(verb: str) -> None:
+    """Leaves a thread in the middle of what asks the owners; worker3 does not answer."""
+    optimizer = DistributedOptimizer(optim.SGD, rrefs_of(make_parts(["worker0", "worker3"])), lr=1)
+    arguments: list[Any] = []
+    if verb == "load_state_dict":
+        arguments = [optimizer.state_dict()]
+    elif verb == "add_param_group":
+        arguments = [{"params": rrefs_of(make_parts(["worker3"]))}]
+    pool = ThreadPoolExecutor(1)
+    ask = getattr(optimizer, verb)
+    state["asking"] = pool.submit(copy_context().run, ask, *arguments)
+    pool.shutdown(wait=False)
+    assert rpc.rpc_sync("worker3", has_reached, timeout=LONG)
+
+
+def answer_of_the_owners() -> None:
+    state.pop("asking").result(LONG)
+
+
+@pytest.mark.usefixtures("stuck")
+@pytest.mark.parametrize(
+    ("verb", "step_of_it"),
+    [
+        ("state_dict", "state"),
+        ("load_state_dict", "load"),
+        ("load_state_dict", "check_options"),
+        ("add_param_group", "add_group"),
+    ],
+)
+def test_an_owner_lost_that_is_asked(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, verb: str, step_of_it: str
+) -> None:
+    asked = getattr(OwnerOptimizer, step_of_it)
+
+    def stuck_on_worker3(self: OwnerOptimizer, *arguments: Any) -> Any:
+        if rpc.get_worker_info().name == "worker3":
+            Stuck.reached.set()
+            Stuck.go_on.wait(LONG)
+        return asked(self, *arguments)
+
+    monkeypatch.setattr(OwnerOptimizer, step_of_it, stuck_on_worker3)
+    cluster.call(0, begin_to_ask_the_owners, verb)
+    cluster.kill(3)
+    with pytest.raises(WorkerLostError, match="worker3"):
+        cluster.call(0, answer_of_the_owners)
 
 
 @pytest.mark.usefixtures("stuck")
