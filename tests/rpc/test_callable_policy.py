@@ -170,6 +170,11 @@ def test_what_a_name_in_a_project_leads_to(path: str, project: str, exposed: str
     assert set(sys.modules) == before
 
 
+def test_exposed_leaves_out_the_list() -> None:
+    assert allows(PROJECT, "numpy:add")
+    assert not allows(EXPOSED, "numpy:add")
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -166,6 +166,18 @@ def test_a_coroutine_is_cancelled(job: Job) -> None:
     assert job.on(0, rpc.rpc_sync, "w1", remote_code.who) == "w1"
 
 
+def test_a_method_through_a_reference_is_cancelled(job: Job) -> None:
+    rref = job.on(0, rpc.remote, "w1", cancel_code.Model)
+    future = job.on(0, lambda: rref.rpc_async().run("method"))
+    assert entered("method")
+    assert future.cancel()
+    assert cancelled("method")
+    with pytest.raises(CallCancelledError):
+        future.wait()
+    assert_nothing_is_left(job)
+    job.on(0, rref.release)
+
+
 def test_a_coroutine_that_takes_no_cancellation_finishes_for_nobody(job: Job) -> None:
     future = call(job, 0, cancel_code.takes_no_cancellation, "stubborn")
     assert entered("stubborn")

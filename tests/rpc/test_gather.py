@@ -107,6 +107,32 @@ def test_k_of_n_gives_the_first_values_in_the_order_of_the_calls(job: Job) -> No
     assert job.on(0, rpc.gather, [("w1", remote_code.hold_async, ("x",))], 0).value() == []
 
 
+def test_k_of_n_fails_when_too_few_are_left_and_names_each_failure(job: Job) -> None:
+    calls = [
+        ("w1", remote_code.fail, ("first",)),
+        ("w2", remote_code.fail, ("second",)),
+        ("w1", remote_code.hold_async, ("rest",)),
+    ]
+    future = job.on(0, rpc.gather, calls, 2)
+    with pytest.raises(NotEnoughResultsError) as info:
+        future.wait()
+    text = str(info.value)
+    assert text.startswith("2 of 3 failed in gather of 2 of 3, so fewer than 2 can succeed: ")
+    assert "fail on 'w1': CustomError: first" in text
+    assert "fail on 'w2': CustomError: second" in text
+
+
+def test_cancelling_the_gather_cancels_all_of_its_calls(job: Job) -> None:
+    future = job.on(0, rpc.gather, [(to, remote_code.hold_async, (to,)) for to in WORKERS])
+    for to in WORKERS:
+        assert remote_code.entered(to)
+    assert future.cancel()
+    for to in WORKERS:
+        assert remote_code.gates(f"{to}-cancelled").wait(20)
+    with pytest.raises(CallCancelledError, match="gather of 3"):
+        future.wait()
+
+
 def test_the_timeout_is_that_of_the_calls_and_of_futures_among_them(job: Job) -> None:
     call = ("w1", remote_code.hold_async, ("slow",))
     with pytest.raises(CallTimeoutError, match="hold_async on 'w1' took longer than"):
