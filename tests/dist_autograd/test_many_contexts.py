@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from tests.soak.test_soak import (
 )
 
 WORKERS = 3
+THREADS = TASKS = 4  # of each worker
 CONTEXTS = 10_000
 LIMIT_SECONDS = 1500.0
 
@@ -215,3 +217,114 @@ def test_a_batch_of_several_contexts_is_right_or_says_what_to_write(
 ) -> None:
     """Never a wrong gradient: a graph that is one for all contexts is refused in each of them."""
     cluster.call(0, calls_of_contexts, how, 3)
+
+
+# -- contexts of many threads and tasks at once, on the same workers ---------------------------------
+
+
+class Scaled:
+    """On each worker; passes of all contexts go through its one leaf."""
+
+    def __init__(self, rank: int) -> None:
+        self.weight = tensor(np.arange(1.0, 4.0) + rank, requires_grad=True)
+
+    def forward(self, x: Tensor, following: list[rpc.RRef[Scaled]]) -> Tensor:
+        y: Any = np.tanh(x * self.weight)
+        return following[0].rpc_sync().forward(y, following[1:]) if following else y
+
+    async def forward_softly(self, x: Tensor, following: list[rpc.RRef[Scaled]]) -> Tensor:
+        y: Any = np.tanh(x * self.weight)
+        if following:
+            y = await following[0].rpc_async().forward_softly(y, following[1:])
+        found: Tensor = y
+        return found
+
+    def gradient(self, context_id: int) -> Any:
+        return dist_autograd.get_gradients(context_id)[self.weight].data
+
+
+def way(start: int, workers: int) -> list[int]:
+    """All workers, once around and back to the first of them."""
+    return [(start + i) % workers for i in range(workers + 1)]
+
+
+def input_of(who: int, number: int) -> Tensor:
+    return tensor(np.linspace(0.1, 0.3, 3) * (1 + who % 7) + 0.01 * number, requires_grad=True)
+
+
+def check(ranks: list[int], x: Tensor, found: dict[int, Any], of_x: Any) -> None:
+    """Compares with the same in one process."""
+    local, z = {rank: Scaled(rank) for rank in ranks}, tensor(x.data, requires_grad=True)
+    y: Any = z
+    for rank in ranks:
+        y = local[rank].forward(y, [])
+    (y * y).sum().backward()
+    assert z.grad is not None
+    np.testing.assert_allclose(of_x, z.grad.data, rtol=1e-10)
+    for rank, gradient in found.items():
+        expected = local[rank].weight.grad
+        assert expected is not None
+        np.testing.assert_allclose(gradient, expected.data, rtol=1e-10)
+
+
+def in_threads(layers: list[rpc.RRef[Scaled]], own: int, each: int) -> None:
+    agent, ranks = current_agent(), way(own, len(layers))
+
+    def steps(who: int) -> None:
+        first, *others = [layers[rank] for rank in ranks]
+        for number in range(each):
+            x = input_of(who, number)
+            with seams.use_agent(agent), dist_autograd.context() as context_id:
+                y = first.rpc_sync().forward(x, others)
+                dist_autograd.backward(context_id, [(y * y).sum()])
+                found = {rank: layers[rank].rpc_sync().gradient(context_id) for rank in ranks}
+                of_x = dist_autograd.get_gradients(context_id)[x].data
+            check(ranks, x, found, of_x)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(steps, range(THREADS)))
+
+
+async def in_tasks(layers: list[rpc.RRef[Scaled]], own: int, each: int) -> None:
+    ranks = way(own, len(layers))
+
+    async def steps(who: int) -> None:
+        first, *others = [layers[rank] for rank in ranks]
+        for number in range(each):
+            x = input_of(who, number)
+            async with dist_autograd.context() as context_id:
+                y = await first.rpc_async().forward_softly(x, others)
+                await rpc.to_thread(dist_autograd.backward, context_id, [(y * y).sum()])
+                found = {
+                    rank: await layers[rank].rpc_async().gradient(context_id) for rank in ranks
+                }
+                of_x = dist_autograd.get_gradients(context_id)[x].data
+            check(ranks, x, found, of_x)
+
+    await asyncio.gather(*(steps(THREADS + who) for who in range(TASKS)))
+
+
+def threads_and_tasks(each: int) -> None:
+    """Each worker has threads, and tasks on its user loop; all of them go through all workers."""
+    workers = range(WORKERS)
+    layers = [rpc.remote(rank, Scaled, (rank,)) for rank in workers]
+    calls: list[rpc.Future[None]] = []
+    for rank in workers:
+        calls.append(rpc.rpc_async(rank, in_threads, (layers, rank, each)))
+        calls.append(rpc.rpc_async(rank, in_tasks, (layers, rank, each)))
+    rpc.wait_all(calls)
+    for rank in workers:  # releases are on their way
+        rpc.rpc_sync(rank, wait_until_released)
+
+
+def wait_until_released() -> None:
+    container = current_agent().attachments[Container]
+    wait_until_gone("contexts", lambda: range(len(container)), 20.0)
+
+
+@pytest.mark.parametrize(
+    "each", [2, pytest.param(25, marks=[pytest.mark.long, pytest.mark.timeout(300)])]
+)
+def test_contexts_of_threads_and_tasks_do_not_mix(each: int) -> None:
+    with Cluster(WORKERS, limit=250.0) as cluster:
+        cluster.call(0, threads_and_tasks, each)
