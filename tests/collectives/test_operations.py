@@ -14,6 +14,7 @@ from telegrad.collectives import failure as clock
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
 from tests.collectives.remote_code import LARGE
+from tests.collectives.test_programs import every_verb, run_program
 
 
 def test_all_gather_of_many_ranks() -> None:
@@ -108,8 +109,12 @@ def test_on_the_user_loop() -> None:
             assert words.endswith("2.0")
 
 
-def test_between_processes() -> None:
+@pytest.mark.parametrize(
+    "sizes", [(0, 7, LARGE), pytest.param((2**20,), marks=pytest.mark.long)], ids=repr
+)
+def test_between_processes(sizes: tuple[int, ...]) -> None:
     with Cluster(3, processes=True) as cluster:
+        cluster.run(run_program, every_verb(3, sizes))
         check_many_at_once(cluster, 20, 10)
         check_many_at_once(cluster, 8, LARGE)
         check_subgroups(cluster)
