@@ -188,6 +188,11 @@ class Kernel:
         """Whether all before it are done."""
         return all(each.done for each in self._after)
 
+    def wait_before(self) -> None:
+        """Waits for all before it."""
+        for each in self._after:
+            each.wait()
+
     @property
     def done(self) -> bool:
         return self._done.is_set()
