@@ -74,6 +74,11 @@ def test_nobody_shares_memory_with_another_rank_or_with_its_own_argument() -> No
         cluster.run(exchange_arrays)
 
 
+def test_between_processes() -> None:
+    with Cluster(3, processes=True) as cluster:
+        cluster.run(exchange, [1, ("a", None), [b"c"]], 1)
+
+
 class Unknown:
     """Nobody has registered it."""
 

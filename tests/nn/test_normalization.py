@@ -137,6 +137,15 @@ def test_a_result_changed_in_place_does_not_change_gradients() -> None:
     np.testing.assert_array_equal(x.grad.data, again.grad.data)
 
 
+def test_what_scales_begins_with_ones_and_what_shifts_with_zeros() -> None:
+    for module in (nn.LayerNorm((2, 3)), nn.BatchNorm1d(4)):
+        weight, bias = module.parameters()
+        assert np.all(weight.data == 1)
+        assert np.all(bias.data == 0)
+    first = {name: value.tolist() for name, value in nn.BatchNorm1d(2).named_buffers()}
+    assert first == {"running_mean": [0, 0], "running_var": [1, 1], "num_batches_tracked": 0}
+
+
 def test_modules() -> None:
     assert list(nn.GroupNorm(1, 3).state_dict()) == ["weight", "bias"]
     assert not nn.GroupNorm(1, 3, affine=False).state_dict()
