@@ -84,6 +84,19 @@ def test_the_programs_take_the_arguments_of_their_plans(load: Load) -> None:
     assert collectives.plan(place).insecure
 
 
+def test_each_tree_runs_its_own_programs_on_its_own_package(load: Load, tmp_path: Path) -> None:
+    quick, run = load("quick"), load("programs").run
+    trees = {quick.BASE: tmp_path / "base", quick.NOW: tmp_path / "now"}
+    for place in trees.values():
+        (place / "telegrad").mkdir(parents=True)
+        (place / "telegrad" / "__init__.py").touch()
+        (place / "benchmarks" / "peers").mkdir(parents=True)
+        program = place / "benchmarks" / "peers" / "where.py"
+        program.write_text("import json, telegrad\nprint(json.dumps({'at': telegrad.__file__}))\n")
+    ran = [quick.run_one(trees, run, name, "where.py", []) for name in trees]
+    assert ran == [{"at": str(place / "telegrad" / "__init__.py")} for place in trees.values()]
+
+
 def test_make_bench_installs_every_peer_at_a_pinned_version(load: Load) -> None:
     line = next(
         line

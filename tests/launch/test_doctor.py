@@ -93,6 +93,24 @@ def test_two_hosts_both_print_the_report(start: Start) -> None:
 
 
 @pytest.mark.long
+def test_a_token_that_differs_is_told_on_both_hosts(start: Start) -> None:
+    """The one with the other token knocks every 0.2 s before host 0 begins to wait for 6 s."""
+    port = unused_port()
+    other = start(*node(1, port, "--timeout", 30), token="another token of the same length")
+    other.wait_for("waiting for node 0")
+    first = start(*node(0, port, "--timeout", 6))
+    code, lines = other.finish()
+    assert code == 1, lines
+    assert "the dialler holds another token" in joined(lines)
+    assert "set TELEGRAD_TOKEN to the same value on all nodes" in joined(lines)
+    code, lines = first.finish()
+    assert code == 1, lines
+    text = joined(lines)
+    assert "missing after 6 s: node 1; somebody came and was turned away: node1 from" in text
+    assert "the dialler holds another token" in text
+
+
+@pytest.mark.long
 def test_host_0_names_all_who_did_not_come(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     port = unused_port()

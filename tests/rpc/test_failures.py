@@ -286,6 +286,16 @@ def test_interceptors_see_requests_and_replies(job: Job) -> None:
     assert recorders[1].heard == [("incoming", False, name), ("outgoing", True, name)]
 
 
+def test_expiry_cancels_a_coroutine(expire: Callable[[rpc.Future[Any]], None], job: Job) -> None:
+    with seams.use_agent(job.agents[0]):
+        future = rpc.rpc_async("w1", remote_code.hold_async, ("cancel",))
+        assert remote_code.entered("cancel")
+        expire(future)
+        with pytest.raises(CallTimeoutError):
+            future.wait()
+    assert remote_code.gates("cancel-cancelled").wait(20)
+
+
 def test_a_late_reply_is_given_back(expire: Callable[[rpc.Future[Any]], None], job: Job) -> None:
     recorders = [Recorder() for _ in job.agents]
     for agent, recorder in zip(job.agents, recorders, strict=True):

@@ -65,6 +65,8 @@ def test_a_file_that_is_not_there_or_empty(tmp_path: Path) -> None:
 def test_a_token_that_can_be_guessed() -> None:
     with pytest.raises(AuthenticationError, match=r"characters: 6, at least 16"):
         find_token("secret", {})
+    with pytest.raises(AuthenticationError, match=r"RpcOptions.token is too short"):
+        find_token("", {})
     with pytest.raises(AuthenticationError, match="TELEGRAD_TOKEN is too short"):
         find_token(None, {"TELEGRAD_TOKEN": ""})
 

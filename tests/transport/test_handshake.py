@@ -143,6 +143,18 @@ def test_a_lanes_proof_is_none_for_another_stream_or_purpose() -> None:
             door.takes_proof(lane.prove(0, resumes=False))
 
 
+def test_a_hello_that_is_altered_on_its_way() -> None:
+    """The proof covers all that was said, so nobody in between can take a capability away."""
+    for change in ({"capabilities": ["more"]}, {"newest_version": 2}, {"nonce": b"n" * 32}):
+        dial, accept = ends()
+        hello = pb.Hello.FromString(dial.hello()[1:])
+        hello.MergeFrom(pb.Hello(**change))
+        accept.takes_hello(b"H" + hello.SerializeToString())
+        dial.takes_answer(accept.answer())
+        with refuses(Reason.AUTHENTICATION):
+            accept.takes_proof(dial.prove(0, resumes=False))
+
+
 def test_an_answer_for_another_purpose() -> None:
     dial, accept = ends()
     accept.takes_hello(DialHandshake(Identity("job", ALICE), TOKEN, lane_of=b"s" * 32).hello())
@@ -171,13 +183,12 @@ def test_whom_it_does_not_want(identity: Identity, expected: WorkerInfo, reason:
         dial.takes_answer(accept.answer())
 
 
-def test_no_version_in_common() -> None:
-    _, accept = ends()
-    hello = pb.Hello(
-        oldest_version=7, newest_version=9, job="job", name="x", nonce=b"n" * 32, purpose="control"
-    )
-    with refuses(Reason.VERSION, "7 to 9, here: 1 to 1"):
-        accept.takes_hello(b"H" + hello.SerializeToString())
+@pytest.mark.parametrize(("oldest", "newest"), [(7, 9), (0, 0)])
+def test_no_version_in_common(oldest: int, newest: int) -> None:
+    hello = pb.Hello.FromString(ends()[0].hello()[1:])
+    hello.oldest_version, hello.newest_version = oldest, newest
+    with refuses(Reason.VERSION, f"{oldest} to {newest}, here: 1 to 1"):
+        ends()[1].takes_hello(b"H" + hello.SerializeToString())
 
 
 @pytest.mark.parametrize("message", [b"", b"H", b"Hgarbage", b"GET / HTTP/1.1", b"P", b"R\xff\xff"])
