@@ -36,7 +36,7 @@ export function findTls(name, environment = process.env) {
 export function readJobFile(file) {
   const lines = fs.readFileSync(file, "utf8").split("\n").map((line) => line.split(" "));
   const field = (name) => lines.find(([key]) => key === name).slice(1).join(" ");
-  return { endpoint: field("endpoint"), job: field("job") };
+  return { endpoint: field("endpoint"), job: process.env.TELEGRAD_JOB ?? "default" };
 }
 
 /** Requests and replies on one session. */
