@@ -32,7 +32,10 @@ export function findTls(name, environment = process.env) {
   return { ca: read("CA"), certificate: read("CERTIFICATE"), key: read("KEY") };
 }
 
-/** Reads the file that rank 0 of a job with init_method="file:///..." has written. */
+/**
+ * Reads the file that rank 0 of a job with init_method="file:///..." has written: it says where the job's
+ * coordinator listens. The job's name is in TELEGRAD_JOB, as on its other workers.
+ */
 export function readJobFile(file) {
   const lines = fs.readFileSync(file, "utf8").split("\n").map((line) => line.split(" "));
   const field = (name) => lines.find(([key]) => key === name).slice(1).join(" ");

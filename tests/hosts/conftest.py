@@ -29,7 +29,7 @@ def make_hosts() -> Iterator[MakeHosts]:
 def launch(programs: Programs, tmp_path: Path) -> Launch:
     """Runs `telegrad run` on each of some hosts, with so many workers each; node 0 on the first.
 
-    `arguments`, `tokens` and `names` (what is `/etc/hosts`) are by host. With `nnodes` the job has
+    `arguments` and `names` (what is `/etc/hosts`) are by host. With `nnodes` the job has
     more hosts than are started here.
     """
 
@@ -40,7 +40,6 @@ def launch(programs: Programs, tmp_path: Path) -> Launch:
         nnodes: int | None = None,
         master: str = "",
         arguments: Sequence[Sequence[str]] = (),
-        tokens: Sequence[str] = (),
         names: Sequence[Path] = (),
     ) -> list[Program]:
         path = programs.script(script)
@@ -63,7 +62,7 @@ def launch(programs: Programs, tmp_path: Path) -> Launch:
                     path,
                 ],
                 env={
-                    "TELEGRAD_TOKEN": tokens[node] if tokens else TOKEN,
+                    "TELEGRAD_TOKEN": TOKEN,
                     "TMPDIR": str(tmp_path),
                     "OMP_NUM_THREADS": "1",
                 },

@@ -24,14 +24,13 @@ Run = Callable[..., list[Program]]
 
 @pytest.fixture
 def run(programs: Programs, tmp_path: Path) -> Run:
-    """Starts the doctor on each of n hosts; `arguments` and `tokens` are by host."""
+    """Starts the doctor on each of n hosts; `arguments` are by host."""
 
     def run(
         hosts: Hosts,
         n: int,
         *,
         arguments: Sequence[Sequence[str]] = (),
-        tokens: Sequence[str] = (),
     ) -> list[Program]:
         started = []
         for node in range(n):
@@ -40,7 +39,7 @@ def run(programs: Programs, tmp_path: Path) -> Run:
             words += ["--master-addr", hosts.address(0), "--master-port", str(PORT)]
             words += arguments[node] if arguments else ()
             env = {
-                "TELEGRAD_TOKEN": tokens[node] if tokens else TOKEN,
+                "TELEGRAD_TOKEN": TOKEN,
                 "TMPDIR": str(tmp_path),
                 "OMP_NUM_THREADS": "1",
             }

@@ -10,7 +10,6 @@ from enum import Enum, Flag, IntEnum, IntFlag, StrEnum, auto
 from functools import cached_property, lru_cache, partial
 from importlib import import_module
 from os import system
-from pathlib import PosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -283,10 +282,6 @@ class SmallModel(Model):
     pass
 
 
-class MyPath(PosixPath):
-    pass
-
-
 def double(x: Any) -> Any:
     return 2 * x
 
@@ -316,10 +311,6 @@ class Shown:
     @staticmethod
     def make() -> int:
         return 1
-
-
-class ShownChild(Shown):
-    pass
 
 
 square = lambda x: x * x  # noqa: E731
