@@ -4,14 +4,15 @@
 
 Times depend on the machine and counts do not. Two workers on this machine; worker 0 makes an empty
 `rpc_sync`, and a step of distributed autograd (context, one call, backward, get_gradients), one after the
-other. Printed are the functions of telegrad's that ran in all threads of both (the median), the modules that
-they are of, and how many stand on one another in a thread. `--most` fails if there are more than `MOST`.
+other. Printed are the functions of telegrad's that ran in all threads of both, the modules that they are of,
+and how many stand on one another in a thread. `--most` fails if there are more than `MOST`. Of all calls only
+the quarter with the fewest functions counts: in others the beat ran, too, which comes with time and not with
+calls; on a slow machine it runs in every second one.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import multiprocessing
 import statistics
 import sys
@@ -32,7 +33,8 @@ from telegrad import dist_autograd, rpc
 
 OURS = str(Path(tg.__file__).parent)
 WARM_UP = 100
-LEAST_SHARE = 0.5  # of the calls in which a module has a part; a rarer one is no part of the path
+COUNTED = 0.25  # of the calls: those with the fewest functions
+LEAST_SHARE = 0.5  # of these in which a module has a part; a rarer one is no part of the path
 
 # Functions, modules and depth that a test allows: a twentieth to a tenth more than was counted last.
 MOST = {"empty call": (160, 38, 18), "autograd step": (820, 86, 25)}
@@ -42,16 +44,15 @@ class Counts:
     """What ran in this process, in all its threads.
 
     Attributes:
-        functions: How many, so far.
-        modules: In how many calls each module had a part.
+        calls: Of each call, how many functions ran and of which modules.
         depth: How many stood on one another, at most.
     """
 
     def __init__(self) -> None:
-        self.functions = 0
-        self.modules: Counter[str] = Counter()
+        self.calls: list[tuple[int, set[str]]] = []
         self.depth = 0
-        self._present: set[str] = set()  # modules that ran in the call under way
+        self._functions = 0  # that ran in the call under way
+        self._present: set[str] = set()  # their modules
         self._depths: Counter[int] = Counter()  # by thread
         self._files: dict[str, str] = {}  # the module of a file; empty for what is not telegrad's
 
@@ -72,47 +73,51 @@ class Counts:
             return
         self._depths[thread] += 1
         self.depth = max(self.depth, self._depths[thread])
-        self.functions += 1
+        self._functions += 1
         self._present.add(module)
 
-    def next_call(self) -> int:
-        """Ends what counts as one call; returns how many functions have run so far."""
-        present, self._present = self._present, set()
-        self.modules.update(present)
-        return self.functions
+    def next_call(self) -> None:
+        """Ends what counts as one call."""
+        self.calls.append((self._functions, self._present))
+        self._functions, self._present = 0, set()
 
     def clear(self) -> None:
         """Forgets all but how deep each thread is."""
-        self.functions = self.depth = 0
-        self.modules.clear()
-        self._present = set()
+        self.next_call()
+        self.calls.clear()
+        self.depth = 0
+
+    def path(self) -> tuple[float, set[str], int]:
+        """Returns how many functions run for one call, their modules, and their depth."""
+        few = sorted(self.calls, key=lambda call: call[0])[: round(COUNTED * len(self.calls))]
+        parts = Counter(module for _, present in few for module in present)
+        modules = {module for module, times in parts.items() if times >= LEAST_SHARE * len(few)}
+        return statistics.median(functions for functions, _ in few), modules, self.depth
 
 
 COUNTS = Counts()
-SEEN: list[int] = []  # at the callee: how many had run when each call came
 
 
 def nothing() -> None:
     """Is called."""
-    SEEN.append(functions.COUNTS.next_call())
+    functions.COUNTS.next_call()
 
 
 def twice(x: tg.Tensor) -> tg.Tensor:
     """Is called with gradients."""
-    SEEN.append(functions.COUNTS.next_call())
+    functions.COUNTS.next_call()
     return x + x
 
 
 def begin() -> None:
     """Begins to count at the callee."""
     functions.COUNTS.clear()
-    functions.SEEN.clear()
 
 
-def end() -> tuple[list[int], dict[str, int], int]:
+def end() -> tuple[float, list[str], int]:
     """Returns what was counted at the callee."""
-    counts = functions.COUNTS
-    return list(functions.SEEN), dict(counts.modules), counts.depth
+    ran, modules, depth = functions.COUNTS.path()
+    return ran, list(modules), depth
 
 
 def call() -> None:
@@ -133,23 +138,16 @@ X = tg.tensor(np.ones(()), requires_grad=True)
 
 def count(run: Callable[[], None], calls: int) -> tuple[int, int, int]:
     """Returns the functions, the modules and the depth of one run, of both processes."""
-    counts, own = functions.COUNTS, []
     for _ in range(WARM_UP):
         run()
     rpc.rpc_sync(1, functions.begin)
-    counts.clear()
+    functions.COUNTS.clear()
     for _ in range(calls):
-        before = counts.next_call()
         run()
-        own.append(counts.functions - before)
-    counts.next_call()
-    modules, depth = Counter(counts.modules), counts.depth
-    seen, theirs, their_depth = rpc.rpc_sync(1, functions.end)
-    modules.update(theirs)
-    other = [after - before for before, after in itertools.pairwise(seen)]
-    median = statistics.median(own) + statistics.median(other)
-    some = [module for module, times in modules.items() if times >= LEAST_SHARE * calls]
-    return round(median), len(some), max(depth, their_depth)
+        functions.COUNTS.next_call()
+    ran, modules, depth = functions.COUNTS.path()
+    their, theirs, their_depth = rpc.rpc_sync(1, functions.end)
+    return round(ran + their), len(modules.union(theirs)), max(depth, their_depth)
 
 
 def work(rank: int, meet: str) -> None:
