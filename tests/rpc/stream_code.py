@@ -187,6 +187,19 @@ class Squares:
         return next(self.left) ** 2
 
 
+class Numbers:
+    """Streams that are no methods of an object."""
+
+    @staticmethod
+    def static(n: int) -> Iterator[int]:
+        yield from range(n)
+
+    @classmethod
+    async def of_class(cls, n: int) -> AsyncIterator[int]:
+        for i in range(n):
+            yield i
+
+
 def no_iterator(value: Any) -> Any:
     return value
 

@@ -67,6 +67,12 @@ def test_an_iterator_that_is_no_generator(job: Job) -> None:
     assert list(rpc.stream("w1", stream_code.Squares, (4,))) == [0, 1, 4, 9]
 
 
+@pytest.mark.parametrize("to", ["w0", "w1"])
+def test_static_and_class_methods(job: Job, to: str) -> None:
+    assert list(rpc.stream(to, stream_code.Numbers.static, (3,))) == [0, 1, 2]
+    assert list(rpc.stream(to, stream_code.Numbers.of_class, (3,))) == [0, 1, 2]
+
+
 def test_items_are_values_at_the_time_of_the_yield(job: Job) -> None:
     for to in ("w0", "w1"):
         items = list(rpc.stream(to, stream_code.arrays, (50, 10)))
