@@ -78,6 +78,7 @@ class World:
         self.flights: list[Flight] = []
         self.running: list[tuple[int, RRefId, ForkId]] = []
         self.started: set[RRefId] = set()  # creations that arrived, and values made by their owner
+        self.sources: dict[ForkId, ForkId] = {}  # the fork of which a user made another
         self.unsure: set[RRefId] = set()  # abandoned or timed out: may rightly be unknown
         self.crashed: set[int] = set()
         self.lost: set[tuple[int, int]] = set()
@@ -116,6 +117,7 @@ class World:
             if self.users[r].state(handle) is ForkState.LOST:
                 return  # refused in words before anything is sent
             made = self.users[r].make_fork(handle, self.infos[to])
+            self.sources[made] = handle
             content = Carry(self.user_handles[r][handle], made)
         flight = Flight(r, to, content)
         if (r, to) in self.lost:
@@ -218,7 +220,10 @@ class World:
                 o = rref.owner - 100
                 if self._apart(r, o) or rref not in self.started or rref in self.unsure:
                     continue
-                if self.users[r].state(fork) not in (ForkState.GONE, ForkState.LOST):
+                state = self.users[r].state(fork)
+                if state is ForkState.PENDING and self._lost_on_its_way(fork):
+                    continue  # it will be GONE: G2 holds as long as nobody is lost
+                if state not in (ForkState.GONE, ForkState.LOST):
                     assert rref in self.owners[o], f"w{r} holds {fork}, {rref} was freed"
 
     def drain(self) -> None:
@@ -250,6 +255,14 @@ class World:
 
     def _apart(self, r: int, peer: int) -> bool:
         return peer in self.crashed or (r, peer) in self.lost or (peer, r) in self.lost
+
+    def _lost_on_its_way(self, fork: ForkId) -> bool:
+        """Whether a user that handed it on, before it was counted, is apart from the owner."""
+        while fork in self.sources:
+            if self._apart(fork.parent - 100, fork.owner - 100):
+                return True
+            fork = self.sources[fork]
+        return False
 
     def _post(self, src: int, dst: int, content: Content) -> None:
         if (src, dst) not in self.lost and dst not in self.crashed:
