@@ -140,6 +140,7 @@ def test_an_envelope_with_pieces_completes_after_later_ones() -> None:
     a.post(envelope(3))
     assert [got.call for got in carry(a, b)] == [3]
     assert b.received_number == 0
+    assert [b.announced(number) for number in (1, 2, 3, 4)] == [True, True, True, False]
     first, second, third = pieces_of(a)
     assert take(b, third) == take(b, first) == take(b, first) == []
     assert not is_pending(b)
