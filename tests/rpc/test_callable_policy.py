@@ -522,6 +522,7 @@ def test_a_package_answers_for_what_it_shows_of_its_own_modules() -> None:
         (OPEN, "width", [(P, "Open.width")]),
         (OPEN, "run", [(P, "Open.run"), ("subprocess", "run")]),
         (OPEN, "system", [(P, "Open.system"), ("posix", "system")]),
+        (OPEN, "path_class", [(P, "Open.path_class"), (PATHLIB, "Path")]),
         (BOX, "made", [(P, "Toolbox.made"), ("subprocess", "run")]),
     ],
 )

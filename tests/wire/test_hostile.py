@@ -136,9 +136,12 @@ def test_only_real_classes_of_their_kind_are_built(tag: Tag, name: str) -> None:
 def test_a_dataclass_gets_no_attribute_that_its_class_would_run() -> None:
     name = "tests.wire.samples:Point"
     fields = ["x", 1, "y", 2, "tags", []]
-    for extra in ("__class__", "__dict__", "__eq__"):
+    for extra in ("__class__", "__dict__", "__eq__", "__of_no_class__"):
         with pytest.raises(DecodeError, match="has not here"):
             decode(msgpack.packb([MARKERS[Tag.DATACLASS], name, *fields, extra, 1]))
+    computed = [MARKERS[Tag.DATACLASS], "tests.wire.samples:Computed", "size", 1]
+    with pytest.raises(DecodeError, match="has not here"):
+        decode(msgpack.packb([*computed, "computed_size", 1]))
     with pytest.raises(DecodeError, match="without"):
         decode(msgpack.packb([MARKERS[Tag.DATACLASS], name, "x", 1]))
 
