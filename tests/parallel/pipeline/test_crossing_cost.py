@@ -17,7 +17,7 @@ from telegrad.parallel import Pipeline
 from telegrad.transport.io import spin
 from tests.counting import Cost
 
-FEW, MANY, STEPS, BATCHES = 4, 20, 10, 6
+FEW, MANY, STEPS, BATCHES = 4, 20, 4, 60
 cost = Cost()
 
 class Scale(nn.Module):
