@@ -114,10 +114,9 @@ def begin() -> None:
     functions.COUNTS.clear()
 
 
-def end() -> tuple[float, list[str], int]:
+def end() -> tuple[float, set[str], int]:
     """Returns what was counted at the callee."""
-    ran, modules, depth = functions.COUNTS.path()
-    return ran, list(modules), depth
+    return functions.COUNTS.path()
 
 
 def call() -> None:
@@ -147,7 +146,7 @@ def count(run: Callable[[], None], calls: int) -> tuple[int, int, int]:
         functions.COUNTS.next_call()
     ran, modules, depth = functions.COUNTS.path()
     their, theirs, their_depth = rpc.rpc_sync(1, functions.end)
-    return round(ran + their), len(modules.union(theirs)), max(depth, their_depth)
+    return round(ran + their), len(modules | theirs), max(depth, their_depth)
 
 
 def work(rank: int, meet: str) -> None:

@@ -257,9 +257,9 @@ class World:
         return peer in self.crashed or (r, peer) in self.lost or (peer, r) in self.lost
 
     def _lost_on_its_way(self, fork: ForkId) -> bool:
-        """Whether a user that handed it on, before it was counted, is apart from the owner."""
+        """Whether a user that handed it on, before it was counted, has lost the owner."""
         while fork in self.sources:
-            if self._apart(fork.parent - 100, fork.owner - 100):
+            if (fork.parent - 100, fork.owner - 100) in self.lost:
                 return True
             fork = self.sources[fork]
         return False
