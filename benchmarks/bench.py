@@ -8,8 +8,8 @@
 
 Each peer runs in a process tree of its own, from its own environment, and all trees on the same cores.
 A round runs every peer once and begins with another one than the round before; figures are medians
-over the rounds, ratios medians of the ratios of one round. `--write` puts the tables into README.md
-and docs/performance.md and the plots into docs/: `make bench` does. A peer that is not installed, or a
+over the rounds, ratios medians of the ratios of one round. `--write` puts the tables with the gates
+and the plots into docs/, and five rows into README.md: `make bench` does. A peer that is not installed, or a
 part that cannot be run on this machine, is a line that says so. After `--minutes` each part gets
 one round.
 
@@ -34,7 +34,7 @@ from hosts import VARIANTS, CannotError, two_hosts
 from machine import ROOT, python_of, say
 from parts import GROWTH, GROWTH_MOST, PARTS, Part
 from programs import pin, repeat, run
-from report import README_ROWS, README_TABLES, growth_lines, replace, summary
+from report import digest, growth_lines, replace, summary
 from rounds import Found, Report, about, errors, measure, present, version_of
 
 DOCS = ROOT / "docs"
@@ -145,7 +145,7 @@ def write(result: dict[str, Any], path: Path) -> None:
 def render(result: dict[str, Any], drawn: Sequence[str]) -> None:
     """Puts the tables into the documents, and the names of the plots that were drawn."""
     pictures = {name: ["", f"![{words}]({file})"] for name, file, words in PLOTS if file in drawn}
-    replace(ROOT / "README.md", "figures", summary(result, README_TABLES, README_ROWS))
+    replace(ROOT / "README.md", "figures", digest(result))
     figures = [*summary(result), *pictures.get("figures", ())]
     replace(DOCS / "performance.md", "figures", figures)
     lines = [*growth_lines(result["parts"]["growth"]), *pictures.get("growth", ())]
@@ -165,7 +165,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cores", type=int, default=2, help="that each peer's processes share")
     parser.add_argument("--json", type=Path, default=ROOT / "bench-all.json")
     parser.add_argument("--minutes", type=float, default=19.0, help="then only first rounds begin")
-    parser.add_argument("--write", action="store_true", help="README.md, docs/, plots")
+    parser.add_argument("--write", action="store_true", help="docs/, plots, README.md")
     parser.add_argument("--render", type=Path, metavar="JSON", help="writes the tables of this run")
     told = parser.parse_args(arguments)
     usual = QUICK if told.quick else {"rounds": 3, "seconds": 1.0}

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parts import FOUR_RANKS, GROWTH, ROWS, Row
+from parts import GROWTH, ROWS, Row
 from rounds import Found, median_of, median_of_ratios, version_of
 
 __all__ = [
     "NONE",
     "README_ROWS",
-    "README_TABLES",
     "TABLES",
     "cell",
+    "digest",
     "growth_lines",
     "marked",
     "name_of",
@@ -47,8 +47,15 @@ TABLES = (
     ("hosts",),
     ("collectives-hosts",),
 )
-README_TABLES = TABLES[:2]
-README_ROWS = tuple(row for row in ROWS if row.plan != FOUR_RANKS)
+# A question of a reader each: latency, throughput, large arrays, gradients, data parallelism.
+README_LABELS = (
+    "empty `rpc_sync`, p50, us",
+    "`rpc_async`, 1,000 in flight, calls/s",
+    "echo 64 MiB, ms",
+    "step of distributed autograd, us",
+    "2 ranks: DDP step, ms",
+)
+README_ROWS = tuple(row for row in ROWS if row.label in README_LABELS)
 BEGIN, END = "<!-- {}: written by make {} -->", "<!-- end of {} -->"
 
 
@@ -66,14 +73,13 @@ def name_of(peer: str, part: str) -> str:
     return "torch (Gloo)" if peer == "torch" and part in OVER_GLOO else NAMES[peer]
 
 
-def table(parts: Mapping[str, Found], rows: Sequence[Row] = ROWS) -> Iterator[str]:
+def table(parts: Mapping[str, Found]) -> Iterator[str]:
     """Yields the rows that were measured; how telegrad stands to whom, and the gate.
 
     Args:
         parts: What was found, by part.
-        rows: Which rows.
     """
-    shown = [row for row in rows if row.part in parts]
+    shown = [row for row in ROWS if row.part in parts]
     peers = list(dict.fromkeys(peer for row in shown for peer in parts[row.part]))
     versions = {peer: _version(parts, peer) for peer in peers}
     names = {peer: name_of(peer, shown[0].part) for peer in peers}
@@ -83,6 +89,20 @@ def table(parts: Mapping[str, Found], rows: Sequence[Row] = ROWS) -> Iterator[st
     yield "|---" + "|--:" * (len(header) - 2) + "|---|"
     for row in shown:
         yield "| " + " | ".join([row.label, *_cells(parts[row.part], row, peers)]) + " |"
+
+
+def digest(result: Mapping[str, Any]) -> list[str]:
+    """Returns what the README shows: a few rows of several tables, without gates."""
+    parts = {row.part: result["parts"][row.part] for row in README_ROWS}
+    peers = list(dict.fromkeys(peer for found in parts.values() for peer in found))
+    names = {**NAMES, "torch": "torch"}  # over TensorPipe or Gloo, by row
+    header = ["", *(f"{names[peer]} {_version(parts, peer)}".strip() for peer in peers)]
+    lines = [f"{result['words']}.", "", "| " + " | ".join(header) + " |"]
+    lines.append("|---" + "|--:" * len(peers) + "|")
+    for row in README_ROWS:
+        cells = [cell(parts[row.part], row, peer) for peer in peers]
+        lines.append("| " + " | ".join([row.label, *cells]) + " |")
+    return lines
 
 
 def _version(parts: Mapping[str, Found], peer: str) -> str:
@@ -157,22 +177,12 @@ def replace(document: Path, name: str, lines: Sequence[str]) -> None:
     document.write_text("".join([before, begin, "\n\n", "\n".join(lines), "\n\n", end, after]))
 
 
-def summary(
-    result: Mapping[str, Any],
-    tables: Sequence[Sequence[str]] = TABLES,
-    rows: Sequence[Row] = ROWS,
-) -> list[str]:
-    """Returns what a document shows: tables, on what and when, and what is missing.
-
-    Args:
-        result: What was measured.
-        tables: The parts of each table. docs/performance.md has all, the README `README_TABLES`.
-        rows: The rows of the tables.
-    """
+def summary(result: Mapping[str, Any]) -> list[str]:
+    """Returns what docs/performance.md shows: tables, on what and when, and what is missing."""
     lines = [f"{result['words']}."]
-    for names in tables:
+    for names in TABLES:
         if parts := {name: result["parts"][name] for name in names if name in result["parts"]}:
-            lines += ["", *table(parts, rows)]
+            lines += ["", *table(parts)]
     left_out = [f"{NAMES[peer]} is not measured: {why}." for peer, why in result["missing"].items()]
     left_out += [f"Not run, {part}: {reason}." for part, reason in result["skipped"].items()]
     return [*lines, "", *left_out] if left_out else lines

@@ -297,6 +297,22 @@ def test_tables_are_rendered_from_the_json_alone(
     assert (docs / "performance.md").read_text() == PERFORMANCE.read_text()
 
 
+def test_the_readme_shows_five_rows_and_performance_has_all_gates(load: Load) -> None:
+    writer, parts = load("report"), load("parts")
+    begin, end = writer.marked("figures")
+    shown, gates = (
+        document.read_text().partition(begin)[2].partition(end)[0]
+        for document in (README, PERFORMANCE)
+    )
+    rows = [line for line in shown.splitlines() if line.startswith("| ")]
+    assert [row.split(" | ")[0].removeprefix("| ") for row in rows[1:]] == [*writer.README_LABELS]
+    assert len(rows[1:]) == 5
+    assert "gate" not in README.read_text()
+    for row in parts.ROWS:
+        (line,) = (line for line in gates.splitlines() if line.startswith(f"| {row.label} |"))
+        assert row.gate is None or str(row.gate) in line
+
+
 def test_other_numbers_than_telegrads_are_told(load: Load) -> None:
     step = {"values": [1.0, 2.0]}
     other = {"values": [1.0, 2.1]}
