@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 # That of pyproject.toml; to ask importlib.metadata for it would be a third of this import.
 __version__ = "0.1.0.dev0"
+"""The version of telegrad."""
 
 __all__ = [
     "Function",

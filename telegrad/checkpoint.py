@@ -1,7 +1,7 @@
 """State in files of the safetensors format, which hold arrays and no code.
 
 Other libraries, PyTorch's users among them, read and write the same format:
-https://huggingface.co/docs/safetensors. A file appears whole or not at all: it is written under
+<https://huggingface.co/docs/safetensors>. A file appears whole or not at all: it is written under
 another name in the same directory and then renamed.
 
     save_state_dict, load_state_dict    arrays by name: the state of a module

@@ -47,7 +47,7 @@ def entry_of(face: reference.Face, name: str, page: str) -> bool:
     full = reference.public_name(face, name)
     if full in BY_MODULE:
         return f"]({reference.page_path(BY_MODULE[full]).removeprefix('reference/')})" in page
-    marks = (f"\n::: {full}\n", f'<a id="{full}"></a>', f"{{#{full}}}")
+    marks = (f"\n::: {full}\n", f'<a id="{full}"></a>')
     return any(mark in page for mark in marks)
 
 
@@ -87,6 +87,7 @@ TITLES = {"index.md": "telegrad", "rref.md": "References", "tutorials/rl.md": "R
         ("rref.md", "`README.md`", "[telegrad](index.md)"),
         ("rref.md", "`docs/rref.md`", "`docs/rref.md`"),
         ("rref.md", "`tests/break_in/README.md`", "`tests/break_in/README.md`"),
+        ("rref.md", "`../README.md`", "[telegrad](index.md)"),
         ("rref.md", "[a test](../tests/test_docs.py)", "`tests/test_docs.py`"),
         ("rref.md", "[below](#below)", "[below](#below)"),
         ("rref.md", "[gone](gone.md)", "[gone](gone.md)"),
@@ -100,6 +101,16 @@ TITLES = {"index.md": "telegrad", "rref.md": "References", "tutorials/rl.md": "R
 )
 def test_files_that_a_page_names_become_links(page: str, written: str, linked: str) -> None:
     assert linked in text.link_files(written, page, TITLES)
+
+
+@pytest.mark.parametrize("written", ["docs/rref.md", "`docs/rref.md`", "(docs/rref.md)."])
+@pytest.mark.parametrize("indent", ["", "        "])
+def test_pages_that_a_docstring_names_become_links(written: str, indent: str) -> None:
+    """Also in its indented sections, such as `Args:`; `make docs` finds what is left."""
+    linked = text.link_places(f"{indent}see {written}", TITLES)
+    assert "[References](../rref.md)" in linked
+    assert "docs/" not in linked
+    assert linked.startswith(indent)
 
 
 def test_only_the_first_mention_of_a_name_is_a_link() -> None:

@@ -41,14 +41,23 @@ class Docstrings(griffe.Extension):
         """
         if pkg.path == "telegrad":
             _warn_of_data(pkg)
-        for package in _packages(pkg):
+        meant: dict[str, griffe.Object | griffe.Alias] = {}
+        packages = list(_packages(pkg))
+        for package in packages:
             for name, target in package.imports.items():
                 module = package.members.get(name)
-                if isinstance(module, griffe.Module) and target.startswith(f"{module.path}."):
+                ours = target.startswith(f"{pkg.path}.")
+                if ours and isinstance(module, griffe.Module) and target != module.path:
                     for inside in _objects(module):  # griffe does not visit them any more
                         self._change(inside)
-                    meant = module[target.removeprefix(f"{module.path}.")]
-                    package.members[name] = griffe.Alias(name, meant, parent=package)
+                    meant[module.path] = pkg[target.removeprefix(f"{pkg.path}.")]
+                    package.members[name] = griffe.Alias(name, meant[module.path], parent=package)
+        for package in packages:  # and packages that import the name from there: `telegrad.tensor`
+            for name, target in package.imports.items():
+                if target in meant:
+                    package.members[name] = griffe.Alias(name, meant[target], parent=package)
+        if pkg.path == "telegrad":
+            _warn_of_modules(pkg)
 
 
 def _objects(obj: griffe.Object) -> Iterator[griffe.Object]:
@@ -76,3 +85,13 @@ def _warn_of_data(package: griffe.Module) -> None:
                 told = package[error.alias.target_path.removeprefix("telegrad.")].docstring
             if told is None:
                 _logger.warning("%s.%s has no docstring", face.module, name)
+
+
+def _warn_of_modules(package: griffe.Module) -> None:
+    """Warns of public functions and classes for which the site would show a module."""
+    for face in reference.FACES:
+        for name in [] if face.numpy else reference.names_of(face):
+            full = reference.public_name(face, name)
+            shown = package[full.removeprefix("telegrad.")]
+            if shown.is_module and not reference.is_module(face, name):
+                _logger.warning("%s is shown as the module %s", full, shown.canonical_path)

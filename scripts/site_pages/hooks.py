@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 from scripts.site_pages import notebook, reference, text  # noqa: E402 - by the path above
+
+_logger = logging.getLogger("mkdocs.telegrad")  # of the warnings that strict mode counts
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -51,3 +54,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
     markdown = text.keep_one_title(markdown)
     linked = text.link_files(markdown, path, config.extra["titles"])
     return text.link_names(linked, path, config.extra["anchors"])
+
+
+def on_page_content(html: str, page: Page, **_: Any) -> None:
+    """Warns of raw Markdown and of plain text where a link belongs, which fails a strict build."""
+    for raw in text.find_raw(html):
+        _logger.warning("%s shows %r, which is no link", page.file.src_uri, raw)

@@ -14,6 +14,8 @@ __all__ = [
     "anchors",
     "data_of",
     "find_undocumented",
+    "is_class",
+    "is_module",
     "lacks_example",
     "names_of",
     "page_of",
@@ -186,6 +188,11 @@ def _group(face: Face, name: str) -> str:
     return "Functions" if isinstance(value, types.FunctionType) else "Data"
 
 
+def is_module(face: Face, name: str) -> bool:
+    """Tells whether a public name is that of a package of its own."""
+    return isinstance(getattr(importlib.import_module(face.module), name), types.ModuleType)
+
+
 def is_class(value: object, name: str) -> bool:
     """Tells whether a name is that of a class; an alias of one counts as data."""
     return isinstance(value, type) and value.__name__ == name
@@ -201,7 +208,7 @@ def lacks_example(face: Face, name: str) -> bool:
 def data_of(face: Face) -> list[str]:
     """Returns the public names of a face that are neither functions, classes nor packages."""
     names = [] if face.numpy else names_of(face)
-    return [name for name in names if _group(face, name) == "Data" and name != "__version__"]
+    return [name for name in names if _group(face, name) == "Data"]
 
 
 def _docstring(value: object) -> str:
@@ -215,8 +222,6 @@ def _entry(face: Face, name: str) -> Iterator[str]:
         page = page_path(Face(full)).removeprefix("reference/")
         summary = (value.__doc__ or "").strip().partition("\n")[0]
         yield from (f"### [`{full}`]({page})", "", summary, "")
-    elif name == "__version__":
-        yield from (f"### `{name}` {{#{full}}}", "", "The version of telegrad.", "")
     else:
         yield from (f"::: {full}", "    options:", "      heading_level: 3", "")
 

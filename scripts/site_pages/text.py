@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import posixpath
 import re
 from collections.abc import Callable, Mapping
+from html.parser import HTMLParser
 
 __all__ = [
     "ROOT_PAGES",
     "fence_examples",
+    "find_raw",
     "keep_one_title",
     "link_files",
     "link_names",
@@ -27,7 +30,9 @@ ROOT_PAGES = {
 """Files outside docs/, or that are no Markdown, and the pages that the site makes of them."""
 
 _FILE = re.compile(r"(?<!\[)`([\w./-]+\.(?:md|ipynb))`(?!\])")
-_PLACE = re.compile(r"(?<![\w`/.])docs/[\w/-]+\.md")
+_PLACE = re.compile(r"(?<![\w`/.])(`?)docs/([\w/-]+\.md)\1")
+_NAMED_PAGE = re.compile(r"(?:docs/[\w/-]+|\.\./[\w/.-]+)\.(?:md|ipynb)\b")
+_RAW = re.compile(rf"\{{[#:]|\]\(|\]\[|https?://|{_NAMED_PAGE.pattern}")
 _FOOTNOTES = re.compile(r"\] \[(?=\d+\])")
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)(#[^)]*)?\)")
 _NAME = re.compile(r"(?<!\[)`((?:\w+\.)*[A-Za-z]\w+)(?:\(\))?`(?!\])")
@@ -53,13 +58,19 @@ def titles_of(pages: Mapping[str, str]) -> dict[str, str]:
     return {path: title_of(content) or path for path, content in pages.items()}
 
 
-def outside_code(text: str, change: Callable[[str], str]) -> str:
-    """Applies a change to the lines that are neither headings nor code."""
+def outside_code(text: str, change: Callable[[str], str], *, indented: bool = False) -> str:
+    """Applies a change to the lines that are neither headings nor code.
+
+    Args:
+        text: Markdown, or a docstring.
+        change: The change of a line.
+        indented: True for a docstring, whose sections are indented; False if that means code.
+    """
     lines, fenced = [], False
     for line in text.split("\n"):
         if line.lstrip().startswith("```"):
             fenced = not fenced
-        kept = fenced or line.startswith(("    ", "#", "```"))
+        kept = fenced or line.startswith(("#", "```") if indented else ("    ", "#", "```"))
         lines.append(line if kept else change(line))
     return "\n".join(lines)
 
@@ -102,7 +113,7 @@ def link_files(text: str, page: str, titles: Mapping[str, str]) -> str:
     def find(path: str) -> str | None:
         bare = path.removeprefix("docs/")
         beside = posixpath.normpath(posixpath.join(folder, path))
-        outside = (path, posixpath.normpath(path), f"docs/{beside}")
+        outside = (path, posixpath.normpath(path), posixpath.normpath(f"docs/{beside}"))
         names = (*(ROOT_PAGES.get(name, "") for name in outside), bare, beside)
         return next((name for name in names if name in titles), None)
 
@@ -194,12 +205,58 @@ def link_places(text: str, titles: Mapping[str, str]) -> str:
     Example:
         >>> link_places("see docs/streams.md", {"streams.md": "Streams"})
         'see [Streams](../streams.md)'
+        >>> link_places("        see `docs/streams.md`", {"streams.md": "Streams"})
+        '        see [Streams](../streams.md)'
     """
 
     def refer(found: re.Match[str]) -> str:
-        page = found[0].removeprefix("docs/")
+        page = found[2]
         if page not in titles:
             return found[0]
         return f"[{titles[page]}](../{page})"
 
-    return outside_code(text, lambda line: _PLACE.sub(refer, line))
+    return outside_code(text, lambda line: _PLACE.sub(refer, line), indented=True)
+
+
+class _Prose(HTMLParser):
+    """The text of a page that is neither a link nor a block of code.
+
+    Attributes:
+        texts: Each piece of it, and whether it is code within a line.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[tuple[str, bool]] = []
+        self._within: collections.Counter[str] = collections.Counter()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self._within[tag] += 1
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within[tag] -= 1
+
+    def handle_data(self, data: str) -> None:
+        if not any(self._within[tag] > 0 for tag in ("a", "autoref", "pre")):
+            self.texts.append((data, self._within["code"] > 0))
+
+
+def find_raw(html: str) -> list[str]:
+    """Returns what a reader of a page would see of Markdown, and pages that it names without a link.
+
+    Args:
+        html: The content of a page.
+
+    Example:
+        >>> find_raw("<p>see docs/streams.md and <code>docs/rref.md</code></p><h3>x {#x.y}</h3>")
+        ['docs/streams.md', 'docs/rref.md', '{#']
+        >>> find_raw('<p><a href="../streams/">Streams</a>, <code>x[0][1]</code></p>')
+        []
+    """
+    prose = _Prose()
+    prose.feed(html)
+    return [
+        found[0]
+        for shown, is_code in prose.texts
+        for found in (_NAMED_PAGE if is_code else _RAW).finditer(shown)
+    ]
