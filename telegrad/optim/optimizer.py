@@ -561,8 +561,8 @@ class Optimizer(ABC):
         """Returns copies of the optimizer's state, in PyTorch's layout.
 
         Returns:
-            As `state` the state of each parameter by its number; as `param_groups` the options of each
-            group, with the numbers of its `params`.
+            As `state` the state of each parameter by its number; as `param_groups` the options of
+            each group, with the numbers of its `params`.
         """
         number = {parameter: i for i, parameter in enumerate(self._group_of)}
         groups = [
