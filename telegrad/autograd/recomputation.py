@@ -142,17 +142,19 @@ class _Segment:
             _refuse_difference(found, expected)
         for (_, now), (name, before) in zip(doubles, self._doubled, strict=True):
             _check_leaves(name, before, now)
-        places: dict[Node | None, CallNode] = {}
-        inner: set[_Segment] = set()
-        for held, (double, _) in zip(self._nodes, doubles, strict=True):
-            node = held()
-            if node is not None:  # else nothing refers to that part of the graph any more
-                places[double] = node
-                node.take_saved(double)
-                if double.segment is not None:
-                    inner.add(double.segment)
-        for segment in inner:
+        # A node that nothing refers to any more is gone, and so is that part of the graph.
+        pairs = [
+            (node, double)
+            for held, (double, _) in zip(self._nodes, doubles, strict=True)
+            if (node := held()) is not None
+        ]
+        places: dict[Node | None, CallNode] = {double: node for node, double in pairs}
+        # A segment inside knows its nodes before one of them leads to it: from then on another
+        # thread's backward may have it compute.
+        for segment in {double.segment for _, double in pairs} - {None}:
             segment.replace(places)
+        for node, double in pairs:
+            node.take_saved(double)
 
 
 @final

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import contextvars
 import gc
+import sys
 import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import telegrad as tg
 from telegrad import nn
@@ -19,8 +26,10 @@ from telegrad.autograd import (
     current_generator,
     gradcheck,
     no_grad,
+    recomputation,
     tensor,
 )
+from telegrad.autograd.graph import call_node
 from telegrad.autograd.graph.operation import Operation
 from telegrad.autograd.seams import edge_of
 from telegrad.errors import AutogradError
@@ -92,6 +101,70 @@ def test_it_can_be_differentiated_again() -> None:
         first = tg.grad(nested(run, w, x), [w, x], create_graph=True)
         results.append(tg.grad((first[0] ** 2).sum() + (first[1] ** 3).sum(), [w, x]))
     same(*results)
+
+
+OPERATIONS = ["matmul", "tanh", "mask", "cube", "scale"]
+PROGRAMS = st.recursive(
+    st.sampled_from(OPERATIONS),
+    lambda parts: st.lists(parts, min_size=1, max_size=3).map(tuple),
+    max_leaves=10,
+)
+
+
+def compiled(run: Any, program: Any, w: Any) -> Any:
+    """The function of a program: an operation, or a tuple of programs that `run` calls in turn."""
+    if isinstance(program, tuple):
+        parts = [compiled(run, each, w) for each in program]
+
+        def sequence(h: Any) -> Any:
+            for part in parts:
+                h = run(part, h)
+            return h
+
+        return sequence
+    return {
+        "matmul": lambda h: h @ w,
+        "tanh": np.tanh,
+        "mask": lambda h: h * (current_generator().random(h.shape) < 0.5),
+        "cube": lambda h: Cube.apply(np.sin(h)),
+        "scale": lambda h: h * 1.5 + h,
+    }[program]
+
+
+@given(PROGRAMS, st.booleans())
+def test_parts_within_parts_to_any_depth(program: Any, leaf: bool) -> None:
+    """Whichever part a backward meets first, at whichever depth."""
+    results = []
+    for run in (plainly, tg.recompute):
+        w = tensor(W, requires_grad=True)
+        x = tensor(X, requires_grad=leaf)
+        tg.manual_seed(5)
+        value = (run(compiled(run, program, w), x) ** 2).sum() * (w**2).sum()
+        leaves = [w, x] if leaf else [w]
+        first = tg.grad(value, leaves, create_graph=True)
+        second = tg.grad(sum((each**2).sum() for each in first), leaves, allow_unused=True)
+        results.append([value, *first, *(each for each in second if each is not None)])
+    same(*results)
+
+
+def test_a_part_within_a_part_runs_three_times_and_no_more() -> None:
+    calls: list[str] = []
+
+    def inner(h: Any) -> Any:
+        calls.append("inner")
+        return np.exp(h) * h
+
+    def outer(h: Any) -> Any:
+        calls.append("outer")
+        return tg.recompute(inner, h * 2)
+
+    y = tg.recompute(outer, tensor(X, requires_grad=True)).sum()
+    y.backward(retain_graph=True)
+    assert calls == ["outer", "inner"] * 2 + ["inner"]
+    y.backward()
+    assert len(calls) == 5
+    with pytest.raises(AutogradError, match="freed by an earlier backward"):
+        y.backward()
 
 
 def test_the_arrays_may_be_of_each_library(xp: Any) -> None:
@@ -188,6 +261,47 @@ def test_backwards_of_two_threads_through_one_part() -> None:
     y = tg.recompute(part, x)
     same(*in_threads(*[lambda: tg.grad(y.sum(), [w, x], retain_graph=True)] * 2))
     assert len(calls) == 2
+
+
+def at_line(number: int, start: Callable[[], Any], run: Callable[[], Any]) -> Any:
+    """The result of `run`; `start` is called at its line of that number, of those that recompute."""
+    lines = count(1)
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename not in {recomputation.__file__, call_node.__file__}:
+            return None
+        if event == "line" and next(lines) == number:
+            start()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        return run()
+    finally:
+        sys.settrace(None)
+
+
+def test_another_threads_backward_that_begins_at_any_line_of_one() -> None:
+    """A part within a part: one thread may meet a node that the other one has just moved."""
+
+    def inner(h: Any) -> Any:
+        return tg.recompute(lambda h: np.exp(h) * h, h)
+
+    with ThreadPoolExecutor(1) as pool:
+        for number in count(1):
+            x = tensor(X, requires_grad=True)
+            backward = partial(tg.grad, tg.recompute(inner, x).sum(), x, retain_graph=True)
+            others: list[Future[Any]] = []
+
+            def start(backward: Any = backward, others: list[Future[Any]] = others) -> None:
+                others.append(pool.submit(backward))
+                wait(others, 0.003)  # no longer, as it may need what this thread holds
+
+            found = at_line(number, start, backward)
+            if not others:
+                break
+            same(others[0].result(), found)
+    assert number > 100
 
 
 def test_arguments_and_parameters_may_not_change_in_between() -> None:

@@ -158,20 +158,27 @@ class CallNode(Node):
         self._segment = segment
 
     def take_saved(self, other: Self) -> None:
-        """Takes over the saved values of `other`, the same operation computed again."""
-        self._saved = other._saved
+        """Takes over the saved values of `other`, the same operation computed again.
+
+        If another segment has dropped them, this node takes over that segment.
+        """
         segment = other.segment
-        if segment is not None:
+        if segment is None:
+            self._saved = other._saved
+        else:  # a thread may have restored the values by this segment: they stay
             self._segment = segment
 
     def restore_saved(self) -> list[Any]:
         """Returns the saved values after the segment has computed them again.
 
+        A segment with others inside hands this node on to one of these, which computes next.
+
         Raises:
             AutogradError: The values were freed: there is no segment, or it has computed before.
         """
-        segment = self.segment
-        if segment is not None:
+        segment = None
+        while self._saved is None and self.segment is not segment:
+            segment = self.segment
             segment.compute()
         if self._saved is None:
             raise AutogradError(

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import telegrad as tg
 from telegrad import nn, rpc
 from telegrad.autograd import Tensor
 from telegrad.parallel import Pipeline
 from telegrad.testing import Cluster
 from telegrad.types import Array
-from tests.parallel.pipeline.models import Block, batch
+from tests.parallel.pipeline.models import Block, batch, close, reference
 
 M = 3
 
@@ -28,6 +29,17 @@ class Counted(nn.Module):
     def forward(self, x: Tensor) -> Any:
         self.forwards += 1
         return self.dropout(self.block(x))
+
+
+class Saving(nn.Module):
+    """A block that computes its own activations again, too."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.block = Block(seed)
+
+    def forward(self, x: Tensor) -> Any:
+        return tg.recompute(self.block, x)
 
 
 @rpc.expose
@@ -67,3 +79,26 @@ def test_masks_are_the_same_when_activations_are_computed_again(schedule: str) -
             assert found == loss
             for name, array in expected.items():
                 np.testing.assert_array_equal(again[name], array)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("recompute", ["always", "except_last"])
+def test_layers_that_recompute_themselves(schedule: str, recompute: str) -> None:
+    model = nn.Sequential(*(Saving(k) for k in range(4)))
+    inputs, labels = batch(7)
+    expected, gradients = reference(model, inputs, labels)
+
+    def drive() -> None:
+        pipe = Pipeline.from_sequential(
+            model,
+            ["worker0", "worker1"],
+            schedule=schedule,
+            num_microbatches=M,
+            loss=nn.functional.cross_entropy,
+            recompute=recompute,
+        )
+        assert pipe.step(inputs, labels) == pytest.approx(expected, rel=1e-10)
+        close(pipe.gradients(), gradients)
+
+    with Cluster(2) as cluster:
+        cluster.call(0, drive)
