@@ -356,7 +356,7 @@ class Groups:
         self._early: dict[GroupKey, list[_Early]] = {}
         self._early_of = Counter[WorkerInfo | None]()  # how many of them a worker has sent
         self._closed = False
-        self._cross_waits = CrossWaits(agent, self._find)
+        self._cross_waits = CrossWaits(agent, self._find, self._gone.__contains__)
         self.formations = Formations(agent, self._over, self._cross_waits)
         self.blocks = Blocks()
 
@@ -522,6 +522,7 @@ class Groups:
             if self._groups.pop(group.key, None) is None:
                 return
             add_gone(self._gone, [group.key])
+        self._cross_waits.forget([group.key])
         group.leave()
 
     def close(self) -> None:
@@ -542,6 +543,7 @@ class Groups:
             add_gone(self._gone, self._groups)
             self._groups.clear()
             self.world = None
+        self._cross_waits.forget([group.key for group in groups])
         return groups
 
     def _new(
@@ -607,12 +609,19 @@ class Groups:
     def on_abort(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Handles the message that a group is over."""
         message = AbortMessage.from_wire(self._agent.messages.read(envelope))
+        self._forget_waits(message.group)
         self._hand(peer, message.group, lambda group, source: group.on_abort(source, message))
 
     def on_left(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Handles the message that a member has left a group."""
         message = LeftMessage.from_wire(self._agent.messages.read(envelope))
+        self._forget_waits(message.group)
         self._hand(peer, message.group, lambda group, source: group.on_left(source, message))
+
+    def _forget_waits(self, key: GroupKey) -> None:
+        """Forgets the waits in a group that is over before it was made here, if it ever will be."""
+        if self._find(key) is None:
+            self._cross_waits.forget([key])
 
     def on_lost(self, worker: WorkerInfo, error: WorkerLostError) -> None:
         """Ends the groups of a lost worker."""

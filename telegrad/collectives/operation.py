@@ -15,7 +15,7 @@ import logging
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -496,6 +496,13 @@ class WaitTimer:
         if self.cancel is not None:
             self.cancel()
 
+    def unblock(self, operation: Operation[Any]) -> None:
+        """Tells the other ranks, if they know this one as blocked, that it is not any more."""
+        with operation.group.state_lock:
+            told, self.told_blocked = self.told_blocked, False
+        if told:
+            operation.tell_call()
+
     def lacks(self, operation: Operation[Any], worker: WorkerInfo) -> bool:
         """Returns True if it has told others of its block, and waits for `worker` to enter."""
         group = operation.group
@@ -598,8 +605,10 @@ class _Blocking(AbstractContextManager[None]):
     def __enter__(self) -> None:
         self._awaited = self._waits.block(self._awaited)
 
-    def __exit__(self, *_: object) -> None:
-        self._waits.block(self._awaited)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        left = self._waits.block(self._awaited)
+        if kind is not None and isinstance(left, Operation):  # of a Work, it may go on
+            left.timer.unblock(left)
 
 
 @final
@@ -609,15 +618,22 @@ class CrossWaits:
     Args:
         agent: This worker's agent.
         find_group: Function that returns the group of a key; None if this worker has not made it.
+        is_gone: Function that returns True if this worker has left the group of a key.
 
     Attributes:
         reads: Lets a waiting thread read the sockets that messages of the members come by.
     """
 
-    def __init__(self, agent: AgentCore, find_group: Callable[[GroupKey], Group | None]) -> None:
+    def __init__(
+        self,
+        agent: AgentCore,
+        find_group: Callable[[GroupKey], Group | None],
+        is_gone: Callable[[GroupKey], bool],
+    ) -> None:
         self.reads: Reads = agent.exchange.reader
         self._agent = agent
         self._find_group = find_group
+        self._is_gone = is_gone
         self._main = threading.main_thread().ident
         self._waits_lock = threading.Lock()  # guards all attributes below
         self._blocked: object = None
@@ -651,7 +667,18 @@ class CrossWaits:
         """Records the operation that a worker waits in, and checks for a mutual wait."""
         with self._waits_lock:
             self._told[peer] = message
+        if self._is_gone(message.group):  # after the record: this worker may leave meanwhile
+            self.forget([message.group])
         self.check(peer)
+
+    def forget(self, groups: Collection[GroupKey]) -> None:
+        """Forgets the waits in groups of which this worker will enter no operation.
+
+        A group that is made here answers for its operations itself, by `may_enter`. Of any other
+        group, the wait of a rank would seem to last for ever.
+        """
+        with self._waits_lock:
+            self._told = {p: told for p, told in self._told.items() if told.group not in groups}
 
     def told(self, peer: WorkerInfo) -> str:
         """Returns in words the operation that a worker waits in, empty if entered here."""

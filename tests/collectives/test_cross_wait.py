@@ -142,3 +142,176 @@ def test_a_rank_that_forms_a_group_while_another_waits_elsewhere(programs: Progr
         assert "rank 0 ('worker0') waits in barrier(), number 1 of group 'world'" in said
         assert f"but rank 1 ('worker1') {WAITS} new_group([0, 1])" in said
         assert ADVICE in said
+
+
+LATE = """
+import signal
+import threading
+from collections import defaultdict
+from telegrad import collectives as dist, rpc
+from telegrad.collectives import failure, operation
+from telegrad.errors import CallTimeoutError
+
+HAPPENED = defaultdict(threading.Event)
+MAIN = threading.get_ident()
+
+
+def look(*given):  # if another rank, for which this one waits, waits for this one
+    end_wait_for(*given)
+    HAPPENED["looked"].set()
+
+
+failure.TELL_AFTER = 0.2
+end_wait_for, operation.CrossWaits.end_wait_for = operation.CrossWaits.end_wait_for, look
+
+
+def await_here(event):
+    HAPPENED[event].wait()
+    HAPPENED[event].clear()
+
+
+def has_happened(event):
+    return HAPPENED[event].is_set()
+
+
+def ring():
+    signal.pthread_kill(MAIN, signal.SIGUSR1)
+
+
+def await_other(event="looked"):
+    rpc.rpc_sync(1 - rank, await_here, (event,))
+
+
+def join():
+    global world, rank
+    world = dist.init_process_group()
+    rank = world.rank
+
+
+def rejoin():
+    dist.destroy_process_group()
+    join()
+
+
+def be_late(r):  # the other rank has waited, has told so, and has looked
+    if rank == r:
+        await_other()
+
+
+def group_is_left():
+    first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+    be_late(0)
+    dist.barrier(first)
+    dist.destroy_process_group(first)
+    be_late(1)
+    dist.barrier(second)
+
+
+def late_to_new_group():
+    first = dist.new_group([0, 1])
+    be_late(0)
+    dist.barrier(first)
+    dist.destroy_process_group(first)
+    be_late(1)
+    dist.new_group([0, 1])
+
+
+def world_is_left():
+    be_late(0)
+    dist.barrier()
+    rejoin()
+    be_late(1)
+    dist.barrier()
+
+
+def after_a_timeout():
+    if rank == 0:
+        await_other("timeout")
+    try:
+        dist.barrier(timeout=1.0)
+    except CallTimeoutError:
+        HAPPENED["timeout"].set()
+    HAPPENED["looked"].clear()
+    rejoin()
+    be_late(1)
+    dist.barrier()
+
+
+def waits_for_a_while():
+    first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+    if rank == 0:
+        work = dist.barrier(first, async_op=True)
+        while not rpc.rpc_sync(1, has_happened, ("looked",)):
+            try:
+                work.wait(timeout=0.5)
+            except CallTimeoutError:
+                pass
+    dist.barrier(second)
+    dist.barrier(first) if rank == 1 else work.wait()
+    HAPPENED["looked"].clear()
+
+
+class Alarm(Exception):
+    pass
+
+
+def raise_alarm(*_):
+    raise Alarm
+
+
+def leaves_a_wait():
+    first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+    be_late(1)
+    if rank == 0:
+        signal.signal(signal.SIGUSR1, raise_alarm)
+        work = dist.barrier(first, async_op=True)
+        try:
+            work.wait()
+        except Alarm:
+            pass
+    else:
+        rpc.rpc_sync(0, ring)
+    be_late(0)
+    dist.barrier(second)
+    dist.barrier(first) if rank == 1 else work.wait()
+
+
+def group_is_never_made_here():
+    dist.destroy_process_group()
+    if rank == 0:
+        join()
+        try:
+            dist.barrier(timeout=1.0)
+        except CallTimeoutError:
+            dist.destroy_process_group()
+        HAPPENED["looked"].clear()
+        HAPPENED["left"].set()
+    else:
+        await_other("left")
+    group = dist.new_group([0, 1])
+    be_late(0)
+    dist.barrier(group)
+
+
+rpc.init_rpc()
+join()
+for case in (
+    group_is_left,
+    late_to_new_group,
+    world_is_left,
+    after_a_timeout,
+    waits_for_a_while,
+    leaves_a_wait,
+    group_is_never_made_here,
+):
+    dist.barrier()
+    case()
+    print(f"{case.__name__}: sound", flush=True)
+rpc.shutdown()
+"""
+
+
+def test_a_late_rank_ends_no_sound_group(programs: Programs) -> None:
+    """A rank remembered for ever that another one had once waited, in a group that is gone."""
+    for program in programs.ranks(programs.script(LATE), 2):
+        assert program.wait().count("sound") == 7

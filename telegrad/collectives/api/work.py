@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
@@ -83,7 +84,9 @@ class Work(Generic[T]):
             BlockingCallError: The caller runs on an event loop of telegrad; write `await work`.
         """
         self._check()
-        with self._blocking():
+        # A wait with an end of its own is no block: this thread may enter other operations then.
+        endless = timeout is None or timeout == math.inf
+        with self._blocking() if endless else nullcontext():
             if self._arrival is not None:
                 return self._arrival.wait(timeout)()
             return self._future.wait(timeout)
