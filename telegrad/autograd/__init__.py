@@ -43,7 +43,7 @@ from telegrad.autograd.tensor.tensor import (
 if TYPE_CHECKING:
     from telegrad.autograd.generator import SeededGenerator, current_generator, manual_seed
     from telegrad.autograd.graph.anomaly import detect_anomaly
-    from telegrad.autograd.recomputation import recompute
+    from telegrad.autograd.recomputation import once, recompute
     from telegrad.autograd.transforms import hessian, hvp, jacobian, jvp, value_and_grad, vjp
 
 __all__ = [
@@ -90,6 +90,7 @@ __all__ = [
     "jvp",
     "manual_seed",
     "no_grad",
+    "once",
     "ops",
     "own_gradient",
     "place_under",
@@ -101,6 +102,7 @@ __all__ = [
 ]
 
 _LATER = {
+    "once": "telegrad.autograd.recomputation",
     "recompute": "telegrad.autograd.recomputation",
     "SeededGenerator": "telegrad.autograd.generator",
     "current_generator": "telegrad.autograd.generator",

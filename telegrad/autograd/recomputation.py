@@ -4,6 +4,8 @@
     backward   the first of these nodes to run calls the function again and records other nodes;
                each node takes the saved values of its double, and the doubles are dropped
 
+A function passed to `once` is called in the first of these runs alone, and its result is kept.
+
 The graph is that of the first run. Hooks, gradients of gradients and graphs that lead to other
 workers therefore need no special case. The arguments, the results and the arrays of parameters stay
 in memory. (Chen, Xu, Zhang, Guestrin: Training Deep Nets with Sublinear Memory Cost, 2016,
@@ -18,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, ParamSpec, TypeVar, final
 
 from telegrad.autograd.differentiate import flatten
-from telegrad.autograd.generator import repeatable
+from telegrad.autograd.generator import current_generator, repeatable
 from telegrad.autograd.graph.autocast import casting_dtype, casting_in
 from telegrad.autograd.graph.call_node import CallNode, refuse_changed
 from telegrad.autograd.graph.grad_mode import (
@@ -70,6 +72,38 @@ def recompute(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     return result
 
 
+def once(function: Callable[[], R]) -> R:
+    """Returns `function()`; the second run of `recompute` gets the first result without a call.
+
+    It is for state that a forward changes: running statistics, counters, draws from a generator of
+    one's own. Operations inside keep what they save, since they do not run again. Without
+    `recompute` this is a call.
+
+    >>> from telegrad.autograd import recompute, tensor
+    >>> import numpy as np
+    >>> seen = []
+    >>> def counted(x):
+    ...     once(lambda: seen.append(x.shape))
+    ...     return np.exp(x)
+    >>> recompute(counted, tensor([0.0, 1.0], requires_grad=True)).sum().backward()
+    >>> seen
+    [(2,)]
+    """
+    runs = [each for each in watchers() if isinstance(each, (_Segment, _Again)) and each.running]
+    if not runs:
+        return function()
+    result: R
+    if isinstance(runs[0], _Again):
+        result = runs[0].next_result()
+    else:
+        others = tuple([each for each in watchers() if each not in runs])
+        with setting(ENABLED, Watched(is_grad_enabled(), others)):
+            result = function()
+    if isinstance(runs[-1], _Segment):  # the second run of an outer call may hold a first one
+        runs[-1].keep_result(result)
+    return result
+
+
 @final
 class _Segment:
     """The nodes of one recomputed function, and the call that computes their saved values again."""
@@ -81,24 +115,29 @@ class _Segment:
         # Weak references, because the nodes keep the segment alive.
         self._nodes: list[weakref.ref[CallNode]] = []
         self._doubled: list[tuple[str, tuple[Any, ...]]] = []
+        self._results: list[tuple[Any, Any]] = []  # of `once`, and the generator's state behind it
         self._state: Any = None
         self._casting = casting_dtype()
-        self._complete = False
+        self.running = True  # in the first run
         self._lock = threading.Lock()
 
     def __call__(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Drops the values that `node` saved, except those that leaves keep alive anyway."""
-        # Once the segment is complete, a task that copied this context may still record nodes. They
+        # Once the first run is over, a task that copied this context may still record nodes. They
         # do not belong to this segment.
-        if isinstance(node, CallNode) and not self._complete:
+        if isinstance(node, CallNode) and self.running:
             self._nodes.append(weakref.ref(node))
             self._doubled.append((node.name, node.saved_leaves()))
             node.drop_saved(self)
 
+    def keep_result(self, result: Any) -> None:
+        """Keeps the result of a function that the second run does not call."""
+        self._results.append((result, current_generator().bit_generator.state))
+
     def recorded_with(self, state: Any) -> None:
         """Ends the forward; `state` is the generator's state at its start."""
         self._state = state
-        self._complete = True
+        self.running = False
 
     def compute(self) -> None:
         """Computes again the values that the nodes have saved; later calls do nothing.
@@ -106,7 +145,7 @@ class _Segment:
         Raises:
             AutogradError: The forward is not over, or a value that it used was changed since.
         """
-        if not self._complete:
+        if self.running:
             raise AutogradError(
                 "a backward inside a recomputed function reached its own nodes, whose values were "
                 "dropped; call recompute() inside the part that this backward differentiates"
@@ -116,18 +155,14 @@ class _Segment:
             if function is None:
                 return
             args, kwargs = self._rebuild([_restored(x) for x in self._arguments])
-            doubles: list[tuple[CallNode, tuple[Any, ...]]] = []
-
-            def keep(node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-                if isinstance(node, CallNode):
-                    doubles.append((node, node.saved_leaves()))
-
-            watched = setting(ENABLED, Watched(True, (keep,)))
+            again = _Again(self._results)
+            watched = setting(ENABLED, Watched(True, (again,)))
             with repeatable(self._state), watched, casting_in(self._casting):
                 function(*args, **kwargs)
-            self._hand_over(doubles)
+            again.running = False
+            self._hand_over(again.doubles)
             self._function = None
-            self._arguments, self._nodes, self._doubled = [], [], []
+            self._arguments, self._nodes, self._doubled, self._results = [], [], [], []
 
     def replace(self, nodes: Mapping[Node | None, CallNode]) -> None:
         """Replaces nodes of this segment: keys are the present nodes, values the new ones."""
@@ -155,6 +190,35 @@ class _Segment:
             segment.replace(places)
         for node, double in pairs:
             node.take_saved(double)
+
+
+@final
+class _Again:
+    """The nodes of a second run, and the results of the first one that it takes over.
+
+    Args:
+        results: Those results in order, each with the state in which it left the generator.
+    """
+
+    def __init__(self, results: Sequence[tuple[Any, Any]]) -> None:
+        self.doubles: list[tuple[CallNode, tuple[Any, ...]]] = []
+        self.running = True
+        self._results = iter(results)
+
+    def __call__(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Notes a node, before a segment inside drops what it saved."""
+        if isinstance(node, CallNode):
+            self.doubles.append((node, node.saved_leaves()))
+
+    def next_result(self) -> Any:
+        """Returns the next result, and moves the generator to where its function left it."""
+        for result, state in self._results:
+            current_generator().bit_generator.state = state
+            return result
+        raise AutogradError(
+            "a recomputed function called once() more often than in its first run; it may depend "
+            "only on its arguments and on unchanged values"
+        )
 
 
 @final

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.autograd import Tensor, as_tensor, current_generator, ops
+from telegrad.autograd import Tensor, as_tensor, current_generator, once, ops
 from telegrad.nn.module import Module
 from telegrad.types import Array
 
@@ -42,8 +42,12 @@ def dropout(
         raise ValueError(f"a probability is from 0 to 1, not {p}")
     if not training or p == 0.0:
         return as_tensor(x)
-    source = current_generator() if rng is None else rng
-    return as_tensor(ops.layers.dropout(x, key=int(source.integers(2**63)), p=p))
+    key = _key(current_generator()) if rng is None else once(lambda: _key(rng))
+    return as_tensor(ops.layers.dropout(x, key=key, p=p))
+
+
+def _key(generator: np.random.Generator) -> int:
+    return int(generator.integers(2**63))
 
 
 class Dropout(Module):
@@ -51,8 +55,8 @@ class Dropout(Module):
 
     Args:
         p: The probability with which an item is set to zero.
-        rng: The generator to draw from; None for the generator of `manual_seed`. `recompute`
-            resets that generator when it computes again; it cannot reset one that is passed here.
+        rng: The generator to draw from; None for the generator of `manual_seed`. `recompute` has
+            the same mask when it computes again, with either.
 
     Raises:
         ValueError: `p` is not a probability.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from telegrad.arrays import computing_dtype, namespace
-from telegrad.autograd import Tensor, as_tensor, ops
+from telegrad.autograd import Tensor, as_tensor, once, ops
 from telegrad.autograd.seams import array_of, replace_data
 from telegrad.nn.module import Module, OfFunction, Parameter, check_floating
 from telegrad.types import Array, DTypeLike
@@ -186,8 +187,12 @@ def batch_norm(
             f"training needs more than one value for each channel; the shape is {x.shape}"
         )
     y, _, mean, variance = ops.layers.normalize(x, weight=weight, bias=bias, over=None, eps=eps)
-    _approach(running_mean, mean, momentum, 1.0)
-    _approach(running_var, variance, momentum, count / (count - 1))
+
+    def move() -> None:
+        _approach(running_mean, mean, momentum, 1.0)
+        _approach(running_var, variance, momentum, count / (count - 1))
+
+    once(move)
     return as_tensor(y)
 
 
@@ -402,9 +407,7 @@ class _BatchNorm(Module):
         momentum = self.momentum
         batch = self.training or self.running_mean is None
         if self.training and self.num_batches_tracked is not None:
-            replace_data(self.num_batches_tracked, lambda seen: seen + 1)
-            if momentum is None:
-                momentum = 1 / int(self.num_batches_tracked.item())
+            momentum = once(partial(self._count_batch, self.num_batches_tracked))
         return batch_norm(
             x,
             self.running_mean,
@@ -415,6 +418,11 @@ class _BatchNorm(Module):
             momentum=0.0 if momentum is None else momentum,
             eps=self.eps,
         )
+
+    def _count_batch(self, counter: Tensor) -> float:
+        """Counts a batch; returns the momentum with which its statistics count."""
+        replace_data(counter, lambda seen: seen + 1)
+        return 1 / int(counter.item()) if self.momentum is None else self.momentum
 
 
 class BatchNorm2d(_BatchNorm):

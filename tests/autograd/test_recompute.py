@@ -26,6 +26,7 @@ from telegrad.autograd import (
     current_generator,
     gradcheck,
     no_grad,
+    once,
     recomputation,
     tensor,
 )
@@ -103,7 +104,7 @@ def test_it_can_be_differentiated_again() -> None:
     same(*results)
 
 
-OPERATIONS = ["matmul", "tanh", "mask", "cube", "scale"]
+OPERATIONS = ["matmul", "tanh", "mask", "cube", "scale", "count"]
 PROGRAMS = st.recursive(
     st.sampled_from(OPERATIONS),
     lambda parts: st.lists(parts, min_size=1, max_size=3).map(tuple),
@@ -111,10 +112,10 @@ PROGRAMS = st.recursive(
 )
 
 
-def compiled(run: Any, program: Any, w: Any) -> Any:
+def compiled(run: Any, program: Any, w: Any, counts: list[float]) -> Any:
     """The function of a program: an operation, or a tuple of programs that `run` calls in turn."""
     if isinstance(program, tuple):
-        parts = [compiled(run, each, w) for each in program]
+        parts = [compiled(run, each, w, counts) for each in program]
 
         def sequence(h: Any) -> Any:
             for part in parts:
@@ -122,28 +123,36 @@ def compiled(run: Any, program: Any, w: Any) -> Any:
             return h
 
         return sequence
+
+    def count_call() -> Any:
+        counts.append(current_generator().random())
+        return np.exp(w / len(counts)).mean() * counts[-1]
+
     return {
         "matmul": lambda h: h @ w,
         "tanh": np.tanh,
         "mask": lambda h: h * (current_generator().random(h.shape) < 0.5),
         "cube": lambda h: Cube.apply(np.sin(h)),
         "scale": lambda h: h * 1.5 + h,
+        "count": lambda h: h * once(count_call),
     }[program]
 
 
 @given(PROGRAMS, st.booleans())
 def test_parts_within_parts_to_any_depth(program: Any, leaf: bool) -> None:
-    """Whichever part a backward meets first, at whichever depth."""
+    """Whichever part a backward meets first, at whichever depth, and whatever a part counts."""
     results = []
     for run in (plainly, tg.recompute):
         w = tensor(W, requires_grad=True)
         x = tensor(X, requires_grad=leaf)
         tg.manual_seed(5)
-        value = (run(compiled(run, program, w), x) ** 2).sum() * (w**2).sum()
+        counts: list[float] = []
+        value = (run(compiled(run, program, w, counts), x) ** 2).sum() * (w**2).sum()
         leaves = [w, x] if leaf else [w]
         first = tg.grad(value, leaves, create_graph=True)
         second = tg.grad(sum((each**2).sum() for each in first), leaves, allow_unused=True)
-        results.append([value, *first, *(each for each in second if each is not None)])
+        found = [value, *first, *(each for each in second if each is not None)]
+        results.append([*found, tensor(counts), tensor(current_generator().random())])
     same(*results)
 
 
@@ -350,6 +359,63 @@ def test_a_backward_inside_through_what_was_just_computed() -> None:
 
     with pytest.raises(AutogradError, match=r"call recompute\(\) inside"):
         tg.recompute(penalty, x)
+
+
+def test_a_function_that_counts_more_often_the_second_time() -> None:
+    rounds = iter([0, 1])
+
+    def part(h: Any) -> Any:
+        for _ in range(next(rounds)):
+            once(lambda: None)
+        return np.exp(h)
+
+    y = tg.recompute(part, tensor(X, requires_grad=True)).sum()
+    with pytest.raises(AutogradError, match="more often than in its first run"):
+        y.backward()
+
+
+def test_a_task_that_goes_on_after_either_run_counts_by_itself() -> None:
+    contexts: list[contextvars.Context] = []
+
+    def part(h: Any) -> Any:
+        contexts.append(contextvars.copy_context())
+        return np.exp(h)
+
+    tg.recompute(part, tensor(X, requires_grad=True)).sum().backward()
+    assert [each.run(once, lambda: "called") for each in contexts] == ["called", "called"]
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_running_statistics_move_once(momentum: float | None) -> None:
+    def nested(depth: int, module: Any) -> Any:
+        return (lambda x: tg.recompute(nested(depth - 1, module), x)) if depth else module
+
+    states = []
+    for depth in range(4):
+        rng = np.random.default_rng(0)
+        norms = [nn.BatchNorm1d(4, momentum=momentum, dtype=np.float64) for _ in range(2)]
+        model = nn.Sequential(norms[0], nn.Linear(4, 4, rng=rng), nn.Tanh(), norms[1])
+        for seed in range(3):
+            x = np.random.default_rng(seed).normal(size=(5, 4)) + 2.0
+            (nested(depth, model)(x) ** 3).sum().backward()
+        assert norms[0].num_batches_tracked is not None
+        assert norms[0].num_batches_tracked.item() == 3
+        states.append(model.state_dict())
+    for state in states[1:]:
+        for name, array in states[0].items():
+            np.testing.assert_array_equal(state[name], array, err_msg=name)
+
+
+def test_a_mask_of_a_generator_of_ones_own_is_the_same_again() -> None:
+    results = []
+    for run in (plainly, tg.recompute):
+        own = np.random.default_rng(1)
+        w, x = leaves()
+        drop = nn.Dropout(0.5, rng=own)
+        y = run(nn.Sequential(drop, nn.Tanh(), drop), x @ w)
+        y.sum().backward()
+        results.append([y, w.grad, x.grad, tensor(own.random())])
+    same(*results)
 
 
 def test_modules_and_hooks() -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, final
 
-from telegrad.autograd import Tensor
+from telegrad.autograd import Tensor, once
 from telegrad.errors import InvalidUseError
 from telegrad.nn import Module
 from telegrad.rpc import expose
@@ -34,17 +34,20 @@ class Skips(ABC):
 
 
 class SkipsHere(Skips):
-    """The values of a forward in one process."""
+    """The values of a forward in one process; a second run of `recompute` changes none of them."""
 
     def __init__(self) -> None:
         self._values: dict[str, Tensor] = {}
 
     def stash(self, name: str, value: Tensor) -> None:
         """Puts a value aside, in place of one that nobody took."""
-        self._values[name] = value
+        once(lambda: self._values.update({name: value}))
 
     def pop(self, name: str) -> Tensor:
         """Returns the value of a name, once."""
+        return once(lambda: self._take(name))
+
+    def _take(self, name: str) -> Tensor:
         if name not in self._values:
             raise InvalidUseError(
                 f"Pop({name!r}) found nothing: run Stash({name!r}) before it in the same forward"

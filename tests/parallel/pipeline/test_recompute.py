@@ -13,7 +13,7 @@ from telegrad.autograd import Tensor
 from telegrad.parallel import Pipeline
 from telegrad.testing import Cluster
 from telegrad.types import Array
-from tests.parallel.pipeline.models import Block, batch, close, reference
+from tests.parallel.pipeline.models import WIDTH, Block, batch, close, reference
 
 M = 3
 
@@ -99,6 +99,38 @@ def test_layers_that_recompute_themselves(schedule: str, recompute: str) -> None
         )
         assert pipe.step(inputs, labels) == pytest.approx(expected, rel=1e-10)
         close(pipe.gradients(), gradients)
+
+    with Cluster(2) as cluster:
+        cluster.call(0, drive)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "zb-v"])
+def test_running_statistics_count_each_micro_batch_once(schedule: str) -> None:
+    inputs, labels = batch(9)
+
+    def state(recompute: str) -> dict[str, Array]:
+        norms = [nn.BatchNorm1d(WIDTH, momentum=m, dtype=np.float64) for m in (0.1, None)]
+        parts = [Block(0), norms[0], Block(1), nn.Sequential(norms[1], Block(2))]
+        pipe = Pipeline.from_sequential(
+            nn.Sequential(*parts),
+            ["worker0", "worker1"],
+            balance=[1, 1, 1, 1] if schedule == "zb-v" else [2, 2],
+            schedule=schedule,
+            num_microbatches=M,
+            loss=nn.functional.cross_entropy,
+            recompute=recompute,
+        )
+        for _ in range(2):
+            pipe.step(inputs, labels)
+        return pipe.state_dict()
+
+    def drive() -> None:
+        expected = state("never")
+        assert expected["1.num_batches_tracked"] == 2 * M
+        for recompute in ("always", "except_last"):
+            found = state(recompute)
+            for name, array in expected.items():
+                np.testing.assert_array_equal(found[name], array, err_msg=name)
 
     with Cluster(2) as cluster:
         cluster.call(0, drive)

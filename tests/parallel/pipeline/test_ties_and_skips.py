@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import telegrad as tg
 from telegrad import nn, optim, rpc
 from telegrad.autograd import Accumulate, Function, GradientTarget, Tensor
 from telegrad.errors import InvalidUseError
@@ -66,6 +67,22 @@ def train(model: nn.Sequential, m: int, **options: Any) -> Pipeline:
     pipe.load_state_dict(state)
     assert pipe.step(inputs, labels) == pytest.approx(reference(model, inputs, labels)[0])
     return pipe
+
+
+def test_skip_connections_out_of_and_into_what_is_computed_again() -> None:
+    """Without a pipeline, too: the second run puts no value aside, and takes none."""
+    found = []
+    for run in (lambda part, h: part(h), tg.recompute):
+        x = Tensor(batch(3)[0], requires_grad=True)
+        h = run(nn.Sequential(Block(0), Stash("past"), Block(1)), x)
+        y = run(nn.Sequential(Pop("past"), Block(2), Stash("in"), Block(3), Pop("in")), h)
+        (y**2).sum().backward()
+        assert x.grad is not None
+        found.append([y.data, x.grad.data])
+        for name in ("past", "in"):
+            with pytest.raises(InvalidUseError, match="found nothing"):
+                Pop(name)(x)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-12)
 
 
 def past_one_stage() -> None:
