@@ -18,7 +18,7 @@ from telegrad.wire.document import DEFAULT_LIMITS, Allowance, DecodeLimits, Read
 from telegrad.wire.exceptions import unpack_exception
 from telegrad.wire.external import rebuild
 from telegrad.wire.registry import registered_type_by_name
-from telegrad.wire.values import array_types, builtin_types, class_types
+from telegrad.wire.values import array_types, builtin_types, class_types, named_tuples
 
 Functions: TypeAlias = Callable[[str], object]
 
@@ -137,6 +137,7 @@ _COMPOUNDS: dict[Tag, Callable[[Reading, list[Any]], object]] = {
     **builtin_types.COMPOUND_DECODERS,
     **array_types.COMPOUND_DECODERS,
     **class_types.COMPOUND_DECODERS,
+    **named_tuples.COMPOUND_DECODERS,
     Tag.EXCEPTION: lambda reading, items: reading.exception(items),
     Tag.REGISTERED: lambda reading, items: _decode_registered(items),
 }
@@ -323,4 +324,6 @@ def _name(tree: list[Any], i: int, tag: int) -> str:
         return f"[{tree[i - 1]!r}]" if i and i % 2 == 0 else ".keys()"
     if tag == Tag.NAMED_TUPLE:
         return f"[{i - 2}]" if i > 1 else ""
+    if tag == Tag.STRUCT:
+        return f".{tree[3][i - 4]}" if i > 3 else ""
     return f"[{i - 1}]" if tag in _MARKERS else f"[{i}]"

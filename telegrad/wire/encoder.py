@@ -35,7 +35,7 @@ from telegrad.wire.registry import (
     refusal_of,
     registered_type,
 )
-from telegrad.wire.values import array_types, builtin_types, class_types
+from telegrad.wire.values import array_types, builtin_types, class_types, named_tuples
 
 # -- advice for values of classes that the codec does not know -----------------------------------
 
@@ -311,8 +311,8 @@ def _encoder_of(value: object, kind: type) -> _Encoder:
         return array_types.encode_scalar
     if isinstance(value, np.dtype):
         return array_types.encode_dtype_value
-    if isinstance(value, tuple) and class_types.fields_of_named_tuple(kind) is not None:
-        return class_types.encode_named_tuple
+    if named_tuples.is_struct(kind):
+        return named_tuples.encode_struct
     if dataclasses.is_dataclass(kind):
         return class_types.encode_dataclass
     if array_types.is_sparse(value):

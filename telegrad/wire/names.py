@@ -38,6 +38,7 @@ _MODULE_NAMESPACE = _NAMESPACE(types.ModuleType)["__dict__"].__get__
 _C_FIELDS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _PATH = r"[^\W_]\w*(?:\.[^\W_]\w*)*"
 _NAME = re.compile(rf"(?:{_PATH}|__main__|__mp_main__):{_PATH}")
+_PRIVATE_NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
 class Found(NamedTuple):
@@ -55,8 +56,12 @@ class Found(NamedTuple):
     owners: tuple[type, ...]
 
 
-def split(name: str) -> tuple[str, tuple[str, ...]]:
+def split(name: str, *, private: bool = False) -> tuple[str, tuple[str, ...]]:
     """Splits `module:qualname`.
+
+    Args:
+        name: The name.
+        private: True if parts may begin with an underscore: for classes of named tuples alone.
 
     Returns:
         The module's name, and the parts of the path inside it.
@@ -65,7 +70,8 @@ def split(name: str) -> tuple[str, tuple[str, ...]]:
         ValueError: The name is malformed, or a part begins with an underscore (the module
             `__main__` is the exception).
     """
-    if len(name) > MAX_NAME_LENGTH or not _NAME.fullmatch(name):
+    form = _PRIVATE_NAME if private else _NAME
+    if len(name) > MAX_NAME_LENGTH or not form.fullmatch(name):
         raise ValueError(
             f"{name[:MAX_NAME_LENGTH]!r} is not a public name of the form module:path.to.it"
         )
@@ -227,10 +233,10 @@ def find(module: types.ModuleType | None, parts: tuple[str, ...]) -> Found | Non
     return Found(value, raw, tuple(owners))
 
 
-def find_name(name: str) -> Found | None:
+def find_name(name: str, *, private: bool = False) -> Found | None:
     """Returns the object to which a name leads here, without an import; None if there is none."""
     try:
-        module, parts = split(name)
+        module, parts = split(name, private=private)
     except ValueError:
         return None
     return find(module_of(module), parts)
@@ -252,8 +258,13 @@ def load(name: str) -> object:
     return found.value
 
 
-def find_class(name: object) -> type:
+def find_class(name: object, *, private: bool = False) -> type:
     """Returns the class of that name.
+
+    Args:
+        name: The name that was sent.
+        private: True if its parts may begin with an underscore; the caller then checks that the
+            class is a named tuple's.
 
     Raises:
         DecodeError: The name is not public, the class is not imported here, or it is no class.
@@ -261,7 +272,7 @@ def find_class(name: object) -> type:
     if type(name) is not str:
         raise DecodeError("a class that is not named by a string")
     try:
-        module_name, parts = split(name)
+        module_name, parts = split(name, private=private)
     except ValueError as error:
         raise DecodeError(str(error)) from error
     module = module_of(module_name)
@@ -285,6 +296,13 @@ def class_name(cls: type) -> str | None:
         if found is not None and found.raw is cls:
             return name
     return None
+
+
+def private_class_name(cls: type) -> str | None:
+    """Returns the name that leads back to a class, parts with an underscore included, if any."""
+    name = f"{wire_module(cls.__module__)}:{cls.__qualname__}"
+    found = find_name(name, private=True)
+    return name if found is not None and found.raw is cls else None
 
 
 def candidate_names(module: str, path: str) -> Iterator[str]:

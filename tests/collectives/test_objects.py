@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,24 @@ def test_objects(n: int) -> None:
             cluster.run(exchange, objects, root)
 
         check()
+
+
+def exchange_named_tuples() -> None:
+    r = remote_code.begin()
+    own: list[Any] = [
+        np.linalg.svd(np.eye(2) * (r + 1)),
+        np.unique_counts(np.array([r, 1])),
+        os.stat("."),
+    ]
+    gathered = dist.all_gather_object(own)
+    assert [each[0].S[0] for each in gathered] == [1.0, 2.0]
+    assert [list(map(type, each)) for each in gathered] == [list(map(type, own))] * 2
+    assert [each[2].st_mtime_ns for each in gathered] == [own[2].st_mtime_ns] * 2
+
+
+def test_named_tuples_of_libraries() -> None:
+    with Cluster(2) as cluster:
+        cluster.run(exchange_named_tuples)
 
 
 def exchange_arrays() -> None:

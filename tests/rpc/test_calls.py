@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,6 +48,18 @@ def test_arguments_and_values_are_copies(job: Job, to: str) -> None:
         back = rpc.rpc_sync(to, remote_code.echo, (sent,))
         assert back == sent
         assert back["a"] is not sent["a"]
+
+
+@pytest.mark.parametrize("func", [np.linalg.svd, np.linalg.eigh, np.linalg.qr, np.unique_all])
+def test_named_tuples_of_numpy_are_values_and_arguments(job: Job, func: Callable[..., Any]) -> None:
+    matrix = np.array([[2.0, 1.0], [1.0, 3.0]])
+    with seams.use_agent(job.agents[0]):
+        value = rpc.rpc_sync("w1", func, (matrix,))
+        assert type(value) is type(func(matrix))
+        back = rpc.rpc_sync("w2", remote_code.echo, (value,))
+    assert type(back) is type(value)
+    for one, other in zip(back, func(matrix), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_nested_around_a_ring_deeper_than_the_pool(make_job: MakeJob) -> None:

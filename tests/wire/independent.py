@@ -118,6 +118,7 @@ COMPOUNDS: dict[int, tuple[str, Callable[[list[Any]], Any]]] = {
     56: ("$dtype", lambda items: items[0]),
     57: ("$scalar", scalar),
     58: ("$sparse", values),
+    59: ("$struct", values),
 }
 
 # -- externals ------------------------------------------------------------------------------------

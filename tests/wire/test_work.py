@@ -107,6 +107,12 @@ MANY: dict[str, Callable[[int], bytes]] = {
     ),
     "dataclasses": lambda n: encode([Point(1.0, Color.RED)] * (n // 6)).document,
     "named tuples": lambda n: encode([Pair(1, 2)] * (n // 6)).document,
+    "named tuples without a class": lambda n: msgpack.packb(
+        [[MARKERS[Tag.STRUCT], f"Lost{i}", 1, ["a"], i] for i in range(n // 6)]
+    ),
+    "names of a named tuple": lambda n: msgpack.packb(
+        [MARKERS[Tag.STRUCT], "Lost", n, [f"a{i}" for i in range(n)], *range(n)]
+    ),
     "flags": lambda n: encode([Access.READ | Access.RUN] * (n // 12)).document,
     "nested keys": lambda n: encode({(i, (i, frozenset({i}))): 1 for i in range(n // 3)}).document,
     "a set of texts": lambda n: encode({str(i) for i in range(n)}).document,

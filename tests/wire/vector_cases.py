@@ -8,8 +8,9 @@ from __future__ import annotations
 import datetime as dt
 import math
 import operator
+import time
 import zoneinfo
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum, Flag, auto
@@ -50,6 +51,24 @@ class Point:
 class Pair(NamedTuple):
     left: Any
     right: Any = None
+
+
+class _Row(NamedTuple):
+    number: int
+    text: str
+
+
+class Marked(Pair):
+    """A named tuple with room for attributes."""
+
+
+def marked() -> Marked:
+    value = Marked(2, 0.5)
+    value.note = "x"  # type: ignore[attr-defined]
+    return value
+
+
+Unfindable = namedtuple("Lost", ("value",))  # type: ignore[name-match]
 
 
 class Interval:
@@ -173,6 +192,10 @@ TAGGED: dict[str, Any] = {
     "combined flags": Access.READ | Access.WRITE,
     "dataclass": Point(1.0, (2, 3), ["a"]),
     "named tuple": Pair(1, [2]),
+    "named tuple of a private class": _Row(1, "a"),
+    "named tuple with an attribute": marked(),
+    "named tuple whose class nobody can find": Unfindable(3),
+    "tuple of a class in C": time.struct_time((2024, 2, 29, 1, 2, 3, 3, 60, 0), {"tm_zone": "CET"}),
     "registered type": Interval(0.5, 1.5),
     "dtype": np.dtype("<f4"),
     "structured dtype": np.dtype([("a", "<i2"), ("b", ">f8", (2,))]),
@@ -301,6 +324,16 @@ def _shown(value: Any, lifted: list[Any]) -> Any:
             return value if math.isfinite(value) else {"$float": str(value)}
         case bytes():
             return {"$bytes": value.hex()}
+        case time.struct_time():
+            hidden = [value.tm_zone, value.tm_gmtoff]
+            names = [*kind.__match_args__, "tm_zone", "tm_gmtoff"]
+            return {"$struct": [name, 9, names, *value, *hidden]}
+        case Marked():
+            own = vars(value)
+            return {"$struct": [name, 2, [*kind._fields, *own], *inside([*value, *own.values()])]}
+        case tuple() if kind.__name__ in ("_Row", "Lost"):
+            label = name if kind is _Row else "Lost"
+            return {"$struct": [label, len(value), [*kind._fields], *inside(value)]}
         case Pair():
             return {"$named_tuple": [name, inside(value)]}
         case Point():

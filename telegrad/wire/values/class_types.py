@@ -1,4 +1,4 @@
-"""Enums, dataclasses and named tuples on the wire.
+"""Enums and dataclasses on the wire.
 
 They are rebuilt from classes that are already imported, without running `__init__`,
 `__post_init__`, `__new__`, `__setattr__` or `__setstate__` of theirs. All facts that matter are
@@ -34,15 +34,15 @@ from telegrad.wire.registry import registered_type_by_name
 MOST_COMBINATIONS = 2**16
 
 
-def _named(cls: type, what: str) -> str:
+def _named(cls: type, what: str, instead: str) -> str:
     name = class_name(cls)
-    if name is None:
-        raise Refused(
-            f"{what} of {cls.__module__}.{cls.__qualname__}, a class that has no public name of"
-            " its own; define it at the top of a module that all workers import, under a name"
-            " without a leading underscore"
-        )
-    return name
+    if name is not None:
+        return name
+    raise Refused(
+        f"{what} of {cls.__module__}.{cls.__qualname__}, a class that has no public name of"
+        " its own; define it at the top of a module that all workers import, under a name"
+        f" without a leading underscore, or send {instead}"
+    )
 
 
 def has_finaliser(cls: type) -> bool:
@@ -50,7 +50,8 @@ def has_finaliser(cls: type) -> bool:
     return first_in_bases(cls, "__del__") is not ...
 
 
-def _refuse_finaliser(cls: type, what: str) -> None:
+def refuse_finaliser(cls: type, what: str) -> None:
+    """Raises Refused if code runs when an object of a class is dropped."""
     if has_finaliser(cls):
         raise Refused(
             f"{what} of {cls.__module__}.{cls.__qualname__}, whose __del__ would run for every "
@@ -64,7 +65,7 @@ def _refuse_finaliser(cls: type, what: str) -> None:
 
 def encode_enum(conversion: Conversion, value: Enum) -> object:
     """Encodes a member by its name; a combination of flags by its value."""
-    name = _named(type(value), "an enum member")
+    name = _named(type(value), "an enum member", "its name or its value")
     if value._name_ in type(value).__members__:
         return [MARKERS[Tag.ENUM], name, value._name_]
     return [MARKERS[Tag.FLAG], name, conversion.convert(value._value_)]
@@ -196,8 +197,8 @@ def encode_dataclass(conversion: Conversion, value: Any) -> object:
         )
     if not _has_plain_layout(cls):
         raise Refused(f"a {cls.__qualname__}, a dataclass derived from a builtin type")
-    _refuse_finaliser(cls, "a dataclass")
-    name = _named(cls, "a dataclass")
+    refuse_finaliser(cls, "a dataclass")
+    name = _named(cls, "a dataclass", "vars(value), a dict of its fields")
     attributes = own_attributes(value)
     slots = slots_of(cls)
     values: dict[str, object] = {}
@@ -264,42 +265,8 @@ def _decode_dataclass(reading: Reading, items: list[Any]) -> object:
     return instance_of(cls, values)
 
 
-# -- named tuples ------------------------------------------------------------------------------
-
-
-def fields_of_named_tuple(cls: type) -> tuple[str, ...] | None:
-    """Returns the field names of a named tuple's class; None if the class is none."""
-    fields = first_in_bases(cls, "_fields")
-    if not issubclass(cls, tuple) or type(fields) is not tuple:
-        return None
-    return fields if all(type(field) is str for field in fields) else None
-
-
-def encode_named_tuple(conversion: Conversion, value: Any) -> object:
-    """Encodes the items of a named tuple, in order."""
-    fields = fields_of_named_tuple(type(value)) or ()
-    _refuse_finaliser(type(value), "a named tuple")
-    name = _named(type(value), "a named tuple")
-    items = conversion.items(tuple.__iter__(value), lambda i: f".{fields[i]}")
-    return [MARKERS[Tag.NAMED_TUPLE], name, *items]
-
-
-def _decode_named_tuple(reading: Reading, items: list[Any]) -> object:
-    name, *values = items
-    cls = find_class(name)
-    fields = fields_of_named_tuple(cls)
-    if fields is None or has_finaliser(cls):
-        raise DecodeError(f"{name!r} is not a named tuple here, or has a __del__")
-    if len(fields) != len(values):
-        raise DecodeError(
-            f"the named tuple {name!r} has {len(fields)} fields here; {len(values)} arrived"
-        )
-    return tuple.__new__(cls, values)
-
-
 COMPOUND_DECODERS: dict[Tag, Callable[[Reading, list[Any]], object]] = {
     Tag.ENUM: _decode_enum,
     Tag.FLAG: _decode_flag,
     Tag.DATACLASS: _decode_dataclass,
-    Tag.NAMED_TUPLE: _decode_named_tuple,
 }
