@@ -8,7 +8,7 @@ from telegrad.wire.decoder import decode, decode_exception
 from telegrad.wire.document import DEFAULT_LIMITS, SMALL_LIMITS, Allowance, DecodeLimits, read_head
 from telegrad.wire.encoder import Encoded, encode, encode_exception
 from telegrad.wire.envelope import Buffer, Envelope
-from telegrad.wire.exceptions import add_note
+from telegrad.wire.exceptions import add_note, builtin_base
 from telegrad.wire.external import (
     describe,
     describe_held,
@@ -110,6 +110,7 @@ __all__ = [
     "Project",
     "Span",
     "add_note",
+    "builtin_base",
     "chunk_header",
     "copy_of",
     "cut",

@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 
 from telegrad.errors import DecodeError, RemoteError
 from telegrad.wire.names import (
-    bases,
     class_name,
     find_class,
     is_exactly,
@@ -37,6 +36,7 @@ PackPart: TypeAlias = Callable[[object, int], object]
 UnpackPart: TypeAlias = Callable[[object], object]
 
 # By identity, here and below: a metaclass may define how its classes are hashed and compared.
+_LAYOUT = type.__dict__["__base__"].__get__
 _BUILTIN = frozenset(
     id(each)
     for each in vars(builtins).values()
@@ -136,11 +136,14 @@ def unpack_exception(plain: object, unpack_part: UnpackPart, depth: int = 0) -> 
         DecodeError: `plain` is not an output of `pack_exception`.
     """
     fields = _checked(plain, depth)
-    error = _rebuilt(fields, unpack_part)
-    if error is None:
+    error: BaseException
+    try:
+        error = _rebuilt(fields, unpack_part)
+    except DecodeError as reason:
         name = fields["type"]
         words = f"{re.split('[:.]', name)[-1]}: {fields['message']}".removesuffix(": ")
         error = RemoteError(words, type_name=name)
+        add_note(error, f"it is a RemoteError here: {reason}")
     if fields["notes"]:
         add_note(error, *_bounded(fields["notes"]))
     if fields["cause"] is not None:
@@ -178,26 +181,39 @@ def _checked(plain: Any, depth: int) -> Mapping[str, Any]:
     return plain
 
 
-def _rebuilt(fields: Mapping[str, Any], unpack_part: UnpackPart) -> BaseException | None:
-    """Returns the exception as an object of its own class; None if that is impossible."""
-    try:
-        cls = find_class(fields["type"])
-    except DecodeError:
-        return None
+def builtin_base(cls: type[BaseException]) -> Any:
+    """Returns the builtin class that lays out the objects of an exception's class.
+
+    It alone can make them. Of several builtin bases it need not be the first: of
+    `class Late(ValueError, TimeoutError)` it is TimeoutError, which has fields in C.
+    """
+    base: type = cls
+    while id(base) not in _BUILTIN:
+        base = _LAYOUT(base)
+    return base
+
+
+def _rebuilt(fields: Mapping[str, Any], unpack_part: UnpackPart) -> BaseException:
+    """Returns the exception as an object of its own class.
+
+    Raises:
+        DecodeError: That is impossible, for the reason in its message.
+    """
+    cls: Any = find_class(fields["type"])
     if not issubclass(cls, Exception) or has_finaliser(cls):
-        return None
+        raise DecodeError("its class is no Exception, or has a __del__")
     args = tuple(_argument(words, part, unpack_part) for words, part in fields["args"])
-    builtin: Any = next(base for base in bases(cls) if id(base) in _BUILTIN)
+    builtin = builtin_base(cls)
     group = issubclass(builtin, BaseExceptionGroup)
     if group and not _are_of_a_group(args):
-        return None
+        raise DecodeError("the exceptions of the group did not arrive whole")
     try:
         plain = group or _PLAIN.issuperset(map(id, map(type, args)))
         error: BaseException = builtin.__new__(cls, *(args if plain else ()))
-    except Exception:  # the arguments of an ExceptionGroup, for instance, did not arrive whole
-        return None
+    except Exception as failed:
+        raise DecodeError(f"{builtin.__name__} does not take its arguments") from failed
     if type(error) is not cls:
-        return None
+        raise DecodeError("its class is one of several for other arguments")
     _set(namespace(BaseException)["args"], error, args)
     _fill(error, fields["attributes"], unpack_part)
     return error

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
+import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 
 from telegrad.errors import RemoteError
+from telegrad.rpc.seams import fresh_copy
 from telegrad.wire import decode_exception, encode_exception
 from tests.wire.samples import EXCEPTIONS, OddError, Plain, SilentError, is_like, round_trip
 
@@ -19,6 +23,64 @@ def sent(error: BaseException) -> BaseException:
 @pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda error: type(error).__name__)
 def test_an_exception_arrives_as_itself(error: BaseException) -> None:
     assert is_like(sent(error), error)
+
+
+BUILTIN = list(
+    dict.fromkeys(
+        each
+        for each in vars(builtins).values()
+        if isinstance(each, type)
+        and issubclass(each, Exception)
+        and not issubclass(each, BaseExceptionGroup | UnicodeError)  # they take other arguments
+    )
+)
+
+
+def test_every_pair_of_builtin_bases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the base with fields in C can make the object, whichever of them stands first."""
+    tried = 0
+    for bases in itertools.permutations(BUILTIN, 2):
+        try:
+            cls: Any = type("Mixed", bases, {"__module__": __name__})
+            error = cls("why", 3)
+        except TypeError:  # Python allows no such class, or a SyntaxError no such arguments
+            continue
+        monkeypatch.setitem(globals(), "Mixed", cls)
+        error.detail = [1]
+        arrived: Any
+        for arrived in (sent(error), fresh_copy(error)):
+            assert type(arrived) is cls, bases
+            assert arrived is not error
+            assert (arrived.args, str(arrived)) == (error.args, str(error))
+            assert vars(arrived) == {"detail": [1]}
+        tried += 1
+    assert tried > 1000
+
+
+class Absent(KeyError, FileNotFoundError):
+    def __init__(self, number: int, text: str, path: str) -> None:
+        FileNotFoundError.__init__(self, number, text, path)
+
+
+def test_fields_in_c_of_the_second_base_arrive() -> None:
+    arrived: Any = sent(Absent(2, "no such file", "x.txt"))
+    assert type(arrived) is Absent
+    assert (arrived.errno, arrived.filename) == (2, "x.txt")
+
+
+def test_a_remote_error_says_why_it_is_one() -> None:
+    def note_of(name: str, args: list[object]) -> str:
+        arrived = decode_exception({**encode_exception(ValueError()), "type": name, "args": args})
+        assert type(arrived) is RemoteError
+        return arrived.__notes__[0]
+
+    assert note_of("far.away:Mistake", []) == (
+        "it is a RemoteError here: class 'far.away:Mistake' is not imported here; import far.away "
+        "first"
+    )
+    assert "'_Mistake' is not a public name" in note_of("_Mistake", [])
+    assert "no Exception" in note_of("builtins:SystemExit", [])
+    assert "did not arrive whole" in note_of("builtins:ExceptionGroup", [["'x'", None]])
 
 
 def test_cause_and_notes_are_kept() -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar, final
 
 from telegrad.errors import DecodeError, RemoteError
 from telegrad.rpc.policy.policy import project_function
-from telegrad.wire import add_note, decode_exception, encode_exception, escaped
+from telegrad.wire import add_note, builtin_base, decode_exception, encode_exception, escaped
 
 E = TypeVar("E", bound=BaseException)
 
@@ -35,17 +35,17 @@ def fresh_copy(error: E) -> E:
         (<class 'KeyError'>, ('lr',), False)
     """
     cls = type(error)
-    builtin = next(base for base in cls.__mro__ if base.__module__ == "builtins")
+    first = next(base for base in cls.__mro__ if base.__module__ == "builtins")
     try:
-        copy = cls.__new__(cls, *error.args)
-        builtin.__init__(copy, *error.args)  # type: ignore[misc]
+        copy: E = builtin_base(cls).__new__(cls, *error.args)
+        first.__init__(copy, *error.args)  # type: ignore[misc]
         copy.args = error.args
         _copy_members(error, copy)
         copy.__dict__.update(vars(error))
         if "__notes__" in vars(error):
             copy.__notes__ = list(error.__notes__)
         same = type(copy) is cls and str(copy) == str(error)
-    except Exception:  # a class with a __new__ or __str__ of its own
+    except Exception:  # a class with a __str__ of its own
         return error
     if not same:
         return error
