@@ -7,18 +7,26 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Frame(_message.Message):
-    __slots__ = ("envelopes", "receipt", "heartbeat", "goodbye", "lending")
+    __slots__ = ("envelopes", "receipt", "heartbeat", "goodbye", "lending", "laneless")
     ENVELOPES_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     LENDING_FIELD_NUMBER: _ClassVar[int]
+    LANELESS_FIELD_NUMBER: _ClassVar[int]
     envelopes: _containers.RepeatedCompositeFieldContainer[Envelope]
     receipt: int
     heartbeat: Heartbeat
     goodbye: Goodbye
     lending: Lending
-    def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ..., receipt: _Optional[int] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., lending: _Optional[_Union[Lending, _Mapping]] = ...) -> None: ...
+    laneless: Laneless
+    def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ..., receipt: _Optional[int] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., lending: _Optional[_Union[Lending, _Mapping]] = ..., laneless: _Optional[_Union[Laneless, _Mapping]] = ...) -> None: ...
+
+class Laneless(_message.Message):
+    __slots__ = ("chunk",)
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    chunk: bytes
+    def __init__(self, chunk: _Optional[bytes] = ...) -> None: ...
 
 class FrameOutline(_message.Message):
     __slots__ = ("envelopes",)

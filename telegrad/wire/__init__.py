@@ -52,6 +52,7 @@ from telegrad.wire.pieces import (
     Span,
     chunk_header,
     cut,
+    pack_chunk,
     read_chunk_header,
 )
 from telegrad.wire.project import Project, is_foreign_name
@@ -131,6 +132,7 @@ __all__ = [
     "mode_of",
     "name_of",
     "names",
+    "pack_chunk",
     "pack_frame",
     "pack_lines",
     "place_by",

@@ -1,7 +1,8 @@
 """Frames to bytes and back: a frame is the content of one write on a control stream.
 
 An envelope has parts: 0 its document, 1 its externals, 2 and up its buffers. Small parts travel
-in-line; the others are only announced, and come as pieces on bulk lanes (`telegrad.wire.pieces`).
+in-line; the others are only announced, and come as pieces (`telegrad.wire.pieces`): on bulk lanes,
+or as chunks of later frames where no lane can be opened.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class Frame:
             Ignored when packing.
         lending: News about shared memory. A part that is lent is not awaited; it is empty in a
             received envelope until its bytes are taken from the shared memory.
+        laneless: Not None if the dialler of the stream cannot open lanes: a piece of a big part, as
+            `pieces.pack_chunk` returns it; empty if there is none.
     """
 
     envelopes: list[Envelope] = field(default_factory=list)
@@ -74,6 +77,7 @@ class Frame:
     goodbye: str | None = None
     awaited: dict[int, dict[int, int]] = field(default_factory=dict)
     lending: Lending | None = None
+    laneless: bytes | None = None
 
 
 def parts_of(envelope: Envelope) -> tuple[Buffer, ...]:
@@ -148,6 +152,9 @@ def pack_frame(frame: Frame) -> bytes:
         packed.goodbye.reason = frame.goodbye
     if frame.lending is not None:
         pack_lending(packed.lending, frame.lending)
+    if frame.laneless is not None:
+        packed.laneless.SetInParent()
+        packed.laneless.chunk = frame.laneless
     return packed.SerializeToString()
 
 
@@ -234,6 +241,8 @@ def unpack_frame(data: bytes, limits: DecodeLimits = DEFAULT_LIMITS) -> Frame:
         frame.lending = unpack_lending(packed.lending, awaited)
     if packed.HasField("goodbye"):
         frame.goodbye = packed.goodbye.reason
+    if packed.HasField("laneless"):
+        frame.laneless = packed.laneless.chunk
     return frame
 
 

@@ -107,6 +107,11 @@ def chunk_header(sequence: int, piece: Piece) -> bytes:
     return _HEADER.pack(sequence, piece.number, piece.part, piece.offset)
 
 
+def pack_chunk(piece: Piece) -> bytes:
+    """Returns a piece as a chunk that travels in a frame; copies its bytes."""
+    return b"".join((chunk_header(0, piece), piece.data))
+
+
 def read_chunk_header(header: Buffer, size: int) -> tuple[int, Span]:
     """Returns the sequence of a chunk and the place of its data, before the data has come.
 

@@ -25,7 +25,7 @@ class Tap(WrappedTransport):
         kill: By purpose, how many more messages pass before the carrier breaks, once.
         hold: By purpose, how many more messages leave before all of that purpose stand still; those
             of handshakes, which come at any time, leave all the same and are not counted.
-        refuse: Purposes of which no dial succeeds.
+        refuse: By purpose, how many more dials succeed before none does.
         carriers: All that were dialled, by purpose.
     """
 
@@ -33,7 +33,7 @@ class Tap(WrappedTransport):
         super().__init__(inner)
         self.kill: dict[str, int] = {}
         self.hold: dict[str, int] = {}
-        self.refuse: set[str] = set()
+        self.refuse: dict[str, int] = {}
         self.carriers: dict[str, list[TappedCarrier]] = {"control": [], "bulk": []}
 
     def dialled(self, carrier: Carrier) -> Carrier:
@@ -67,9 +67,11 @@ class TappedCarrier(WrappedCarrier):
         if not self.purpose:
             self.purpose = pb.Hello.FromString(message[1:]).purpose
             self.tap.carriers[self.purpose].append(self)
-            if self.purpose in self.tap.refuse:
+            if (more := self.tap.refuse.get(self.purpose)) == 0:
                 await self.close()
                 raise CarrierClosedError("refused by the test")
+            if more is not None:
+                self.tap.refuse[self.purpose] = more - 1
         self.sent += 1
         while self.sent > HANDSHAKE_MESSAGES and self.purpose in self.tap.hold:
             if self.tap.hold[self.purpose]:

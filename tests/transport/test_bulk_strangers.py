@@ -7,11 +7,21 @@ import pytest
 from telegrad import pb
 from telegrad.transport.channels.lanes import MOST_LANES
 from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
-from telegrad.wire import PIECE_BYTES, Envelope, Frame, Piece, chunk_header, cut, pack_frame
+from telegrad.wire import (
+    PIECE_BYTES,
+    Envelope,
+    Frame,
+    Piece,
+    chunk_header,
+    cut,
+    pack_frame,
+    unpack_frame,
+)
 from tests.loops import on_loop
 from tests.transport.hand_made import DATA, MALLORY, Peer, answers_to, serves_on, until_closed
 from tests.transport.test_strangers import told
 from tests.transport.workers import TOKEN, Floor
+from tests.wire.chunks import read_chunk
 
 # Lanes of sockets check what comes as those over gRPC do.
 over_all = pytest.mark.parametrize(
@@ -108,6 +118,55 @@ def test_chunks_out_of_place_and_garbage_end_the_stream(floor: Floor, what: str)
     if what in GARBAGE:
         assert "it broke the protocol" in host.recorder.wait_lost().reason
     assert bool(host.recorder.lost) == (what in GARBAGE)
+    serves_on(floor, host)
+
+
+def framed(*chunks: bytes) -> list[Frame]:
+    return [Frame([BIG], laneless=b""), *[Frame(laneless=each) for each in chunks]]
+
+
+def test_chunks_in_frames_and_the_answer_in_frames(floor: Floor) -> None:
+    """A peer that cannot open a lane says so, and gets what the host has for it in frames."""
+    host = floor.worker("host")
+    peer = Peer(floor, host)
+    back = Envelope("test.message", 6, buffers=[DATA])
+    parts: list[bytes] = []
+
+    async def talk() -> None:
+        control, shake = await peer.stream()
+        frames = shake.frames()
+        # The second comes twice, and before the first.
+        for frame in framed(chunk(0, SECOND), chunk(0, SECOND), chunk(0, FIRST)):
+            await control.send(frames.seal(pack_frame(frame)))
+        host.exchange.post(MALLORY, back)
+        while sum(map(len, parts)) < len(DATA):
+            frame = unpack_frame(frames.open(await control.receive()))
+            if frame.laneless:
+                parts.append(bytes(read_chunk(frame.laneless)[1].data))
+
+    on_loop(talk)
+    assert host.recorder.wait_envelopes(1)[0].buffers[0] == DATA
+    assert b"".join(parts) == DATA
+    assert host.exchange.statistics().lanes == 0
+    on_loop(peer.close)
+
+
+@over_all
+@pytest.mark.parametrize("what", GARBAGE)
+def test_garbage_in_place_of_a_chunk_in_a_frame_loses_the_peer(floor: Floor, what: str) -> None:
+    host = floor.worker("host")
+    peer = Peer(floor, host)
+
+    async def talk() -> None:
+        control, shake = await peer.stream()
+        frames = shake.frames()
+        for frame in framed(GARBAGE[what]):
+            await control.send(frames.seal(pack_frame(frame)))
+        await until_closed(control)
+        await peer.close()
+
+    on_loop(talk)
+    assert "it broke the protocol" in host.recorder.wait_lost().reason
     serves_on(floor, host)
 
 

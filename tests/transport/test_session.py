@@ -439,6 +439,7 @@ class Promise(RuleBasedStateMachine):
         self.got: tuple[list[int], list[int]] = ([], [])
         self.has_left = [False, False]
         self.has_left_early = False
+        self.carry = [0, 0]  # the bytes of a piece that goes in a frame
         self.up = False
 
     side = st.integers(0, 1)
@@ -454,9 +455,9 @@ class Promise(RuleBasedStateMachine):
     @rule(side=side)
     def write(self, side: int) -> None:
         end = self.ends[side]
-        pending, frame = end.pending, end.next_write()
+        pending, frame = end.pending, end.next_write(carry=self.carry[side])
         assert pending or not (frame.envelopes or frame.goodbye)
-        assert not end.pending  # all of it has room in one write
+        assert not end.pending  # all of it has room in one write, but for pieces
         self.wires[side].append(pack_frame(frame))
 
     @rule(side=side)
@@ -476,6 +477,15 @@ class Promise(RuleBasedStateMachine):
         if self.wires[1 - side]:
             frame = unpack_frame(self.wires[1 - side].pop(0))
             self.hand_over(side, self.ends[side].received(frame))
+            if frame.laneless:
+                _, piece = read_chunk(frame.laneless)
+                if (place := self.ends[side].claim(piece.span)) is not None:
+                    self.copying[side].append((piece, place))
+
+    @rule(side=side, carry=st.sampled_from([0, *STRIDES]))
+    def go_without_lanes(self, side: int, carry: int) -> None:
+        """Pieces that were cut for lanes may then travel in frames, and the other way round."""
+        self.carry[side] = carry
 
     @precondition(lambda self: self.up)
     @rule(side=side, lane=lane, most=st.sampled_from(STRIDES))

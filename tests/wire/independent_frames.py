@@ -41,6 +41,7 @@ LENDING: Schema = {
 FRAME: Schema = {
     1: ("envelopes", [ENVELOPE]), 2: ("receipt", int), 3: ("heartbeat", HEARTBEAT),
     5: ("goodbye", {1: ("reason", str)}), 6: ("lending", LENDING),
+    7: ("laneless", {1: ("chunk", bytes)}),
 }  # fmt: skip
 
 

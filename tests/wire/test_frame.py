@@ -55,6 +55,7 @@ frames = st.builds(
         Heartbeat, times, times, times, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
     ),
     goodbye=st.none() | st.text(),
+    laneless=st.none() | st.binary(),
 )
 
 

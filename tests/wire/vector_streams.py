@@ -36,6 +36,7 @@ from telegrad.wire import (
     describe,
     encode,
     encode_exception,
+    pack_chunk,
     pack_frame,
     unpack_frame,
 )
@@ -108,6 +109,8 @@ def frames() -> list[Json]:
         "an answer": Frame(heartbeat=Heartbeat(0.0, 12.5), receipt=9),
         "a goodbye": Frame(receipt=9, goodbye="shutdown"),
         "a goodbye without a reason": Frame(goodbye=""),
+        "no lane can be opened": Frame(receipt=9, laneless=b""),
+        "a chunk that finds no lane": Frame(laneless=pack_chunk(Piece(1, 3, 0, b"\x01\x02"))),
         "a big buffer lies in shared memory": Frame(
             [Envelope("a.b", buffers=[b"ab", big], number=1)],
             lending=Lending([(4, 2**24)], {1: {3: Lent(300, 4, 2**17, len(big))}}, [8, 9], [2]),

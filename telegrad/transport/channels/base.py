@@ -2,7 +2,8 @@
 
     part of an envelope ──▶ in-line        parts of 64 KiB and less, in their frame
                         ──▶ shared memory  (`shared_memory`), where both ends map it
-                        ──▶ lanes          (`lanes`), all other parts, in pieces of 1 MiB at most
+                        ──▶ lanes          (`lanes`), all other parts, in pieces of 1 MiB at most;
+                                           where none can be opened, the pieces travel in frames
 
 The memory and the lanes of a stream end with it. The news for the other end travels in frames: of
 memory as `wire.Lending`, of lanes as announcements and in heartbeats.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 from telegrad.transport.channels.base import Pieces
-from telegrad.wire import Envelope, Piece, Span
+from telegrad.wire import CHUNK_HEADER_BYTES, Envelope, Piece, Span, read_chunk_header
 
 
 @final
@@ -51,6 +51,19 @@ class Cargo:
         """
         with self._session_lock:
             return self._session.next_piece(most) if wanted() else None
+
+    def put_in_place(self, chunk: bytes) -> int:
+        """Takes a chunk that came in a frame; returns the bytes of its data.
+
+        Raises:
+            DecodeError: It is no chunk, or does not fit an announcement.
+        """
+        _, span = read_chunk_header(chunk, len(chunk))
+        if (place := self.claim(span)) is not None:
+            place[:] = memoryview(chunk)[CHUNK_HEADER_BYTES:]
+            del place  # a function that returns the array may find that nobody else has it
+            self.settle(span, came=True)
+        return span.size
 
     def announced(self, number: int) -> bool:
         """Returns True if the envelope of a piece is known."""

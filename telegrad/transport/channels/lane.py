@@ -106,6 +106,7 @@ class Lane:
         sent: Chunks that were taken to be sent.
         left: Chunks that went.
         taken: Chunks that came.
+        unused: True until a piece was taken to be sent, or a chunk has begun to come.
 
     Args:
         carrier: The carrier; it has proved itself.
@@ -130,6 +131,7 @@ class Lane:
         self.carrier = carrier
         self.sent = self.left = 0
         self.taken = 0
+        self.unused = True
         self._chunks = chunks
         self._cargo = cargo
         self._counters = counters
@@ -192,6 +194,7 @@ class Lane:
         piece = self._cargo.next_piece(self._pace.stride, self.is_open)
         if piece is None:
             return False
+        self.unused = False
         sequence, self.sent = self.sent, self.sent + 1
         self._pace.sent(len(piece.data))
         header = chunk_header(sequence, piece)
@@ -206,6 +209,7 @@ class Lane:
 
     def _next_header(self) -> tuple[Span, int]:
         header, size = self._chunks.receive()
+        self.unused = False
         sequence, span = read_chunk_header(header, size)
         if sequence != self.taken:
             raise CarrierClosedError(f"chunk {sequence} came in place of {self.taken}")

@@ -5,25 +5,32 @@ for a stream that has moved to a TCP socket, one over another socket. Two thread
 (`lane`). Each lane proves that it belongs to this stream and no other
 (`telegrad.transport.security.handshake`). Chunks are as safe as the stream is: under TLS they are
 encrypted; without it they carry no tags of their own, and can be altered by somebody on the path.
+
+A lane that cannot be opened (a certificate has expired, descriptors or threads are used up, a
+firewall) costs speed and no more. If none is open, both ends put their pieces into frames of the
+control stream, and the dialler tries again at times.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
-from telegrad.transport.base import Carrier
+from telegrad.errors import DecodeError
+from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.channels.base import Means
 from telegrad.transport.channels.cargo import Cargo
 from telegrad.transport.channels.lane import CarrierChunks, Lane, SocketChunks
 from telegrad.transport.channels.pace import Pace
-from telegrad.wire import Frame
+from telegrad.wire import CHUNK_HEADER_BYTES, Frame
 
 # benchmarks/bulk_lanes.py on two busy cores, medians: two lanes move 1.1 times (pushes) to 1.35
 # times (echoes) as much as one; a third 1.1 and 0.97 times as much as two, which is the noise.
 LANES = 2
 MOST_LANES = 8  # that a dialler may open: another version may have a better number
+RETRY_SECONDS = 30.0  # between dials of lanes that cannot be opened, while there is need of them
 
 
 @final
@@ -52,6 +59,24 @@ DialLane: TypeAlias = Callable[[Way], Awaitable[Carrier]]
 
 
 @final
+class LaneTries:
+    """The failures to open a lane to one peer, on any of its streams.
+
+    Attributes:
+        retry_at: The time before which no lane is dialled.
+        told: True once the user was told.
+    """
+
+    def __init__(self) -> None:
+        self.retry_at = -math.inf
+        self.told = False
+
+    def failed(self, now: float) -> None:
+        """Hears that no lane could be opened, or that none moved anything."""
+        self.retry_at = now + RETRY_SECONDS
+
+
+@final
 class Lanes:
     """The lanes beside one control stream, which carry the parts that no shared memory has.
 
@@ -64,8 +89,11 @@ class Lanes:
         cargo: The pieces that lanes load and unload.
         patience: Seconds without progress after which lanes count as stalled.
         held: True if no lane is dialled until `release`.
+        tries: The failures to open a lane of earlier streams.
         dial: Dials a lane.
         on_broken: Hears once that a lane broke; has to close all of them.
+        on_laneless: Hears if pieces have to travel in frames, and why; and with None that a lane
+            is open again.
 
     Attributes:
         way: The facts that lanes need about the control stream.
@@ -82,8 +110,10 @@ class Lanes:
         cargo: Cargo,
         patience: float,
         held: bool,
+        tries: LaneTries,
         dial: DialLane,
         on_broken: Callable[[Lanes, Exception], None],
+        on_laneless: Callable[[Lanes, Exception | None], None],
     ) -> None:
         self._means = means
         self._peer = peer
@@ -91,9 +121,12 @@ class Lanes:
         self._cargo = cargo
         self._dial_lane = dial
         self._on_broken = on_broken
+        self._on_laneless = on_laneless
         self._pace = Pace(means.clock(), patience)
         self._lanes: list[Lane] = []
         self.held = held
+        self._tries = tries
+        self._carried = 0  # chunks that came in frames
         self._wanted = self._dialling = False
         self._open = True
 
@@ -105,7 +138,12 @@ class Lanes:
     @property
     def taken(self) -> int:
         """The number of chunks that came on these lanes; heartbeats tell the peer."""
-        return sum(lane.taken for lane in self._lanes)
+        return self._carried + sum(lane.taken for lane in self._lanes)
+
+    @property
+    def stride(self) -> int:
+        """The maximal bytes of the next chunk."""
+        return self._pace.stride
 
     @property
     def known_taken(self) -> int:
@@ -136,6 +174,19 @@ class Lanes:
         if frame.heartbeat is not None:
             self._pace.heard(frame.heartbeat.chunks, self._means.clock())
 
+    def carried(self, chunk: bytes) -> None:
+        """Hears that a chunk goes in a frame; in the thread that writes it."""
+        self._pace.sent(len(chunk) - CHUNK_HEADER_BYTES)
+
+    def take_carried(self, chunk: bytes) -> None:
+        """Takes a chunk that came in a frame, in the thread that reads the stream.
+
+        Raises:
+            DecodeError: It is no chunk, or does not fit an announcement.
+        """
+        self._cargo.put_in_place(chunk)
+        self._carried += 1
+
     # On the loop.
 
     def stand_still(self, now: float) -> bool:
@@ -165,10 +216,14 @@ class Lanes:
             self._cargo,
             means.counters,
             pace=self._pace,
-            on_broken=lambda error: means.loop.call_soon(self._break, error),
+            on_broken=lambda error: means.loop.call_soon(self._lane_broke, lane, error),
         )
+        try:
+            lane.start(means.threads, preamble)
+        except CarrierClosedError:
+            lane.let_go()
+            raise
         self._lanes.append(lane)
-        lane.start(means.threads, preamble)
         means.counters.lanes += 1
 
     def release(self) -> None:
@@ -189,22 +244,58 @@ class Lanes:
     def _want(self) -> None:
         """Dials, on the first call and if this side dials the lanes."""
         self._wanted = True
-        if self._open and self.dialled and not self._dialling and not self.held:
-            self._dialling = True
-            self._means.spawn(self._dial())
+        if not (self._open and self.dialled) or self._dialling or self.held:
+            return
+        if self._means.clock() < self._tries.retry_at:
+            self._on_laneless(self, CarrierClosedError("a lane broke a short while ago"))
+            return
+        self._dialling = True
+        self._means.spawn(self._dial())
 
     async def _dial(self) -> None:
         try:
             carrier = await self._dial_lane(self.way)
-            if not self._open:
-                await carrier.close()
-                return
-            self.take(carrier)
-        except ConnectionError as error:
+        except DecodeError as error:
             self._break(error)
             return
+        except ConnectionError as error:
+            self._not_opened(error)
+            return
+        if not self._open:
+            await carrier.close()
+            return
+        try:
+            self.take(carrier)
+        except CarrierClosedError as error:
+            self._means.spawn(carrier.close())
+            self._not_opened(error)
+            return
+        self._on_laneless(self, None)
         if len(self._lanes) < LANES and not carrier.takes_over:
             self._means.spawn(self._dial())
+
+    def _not_opened(self, error: Exception) -> None:
+        """Goes on over the lane that is open; if there is none, over the control stream."""
+        if not self._open or self._lanes:
+            return
+        self._dialling = False
+        self._tries.failed(self._means.clock())
+        self._on_laneless(self, error)
+
+    def _lane_broke(self, lane: Lane, error: Exception) -> None:
+        """Ends all lanes with one that broke, unless that had carried nothing.
+
+        The other end may have started no thread for that one, or does not want it. Whoever dialled
+        it decides what to do without it.
+        """
+        if not (lane.unused and self._open):
+            self._break(error)
+            return
+        lane.let_go()
+        self._lanes.remove(lane)
+        self._means.spawn(lane.carrier.close())
+        if self.dialled:
+            self._not_opened(error)
 
     def _break(self, error: Exception) -> None:
         if self._open:

@@ -3,8 +3,8 @@
 Everything here runs on the loop. Streams come from `reach` (this side dialled) or from the Door
 (the peer dialled) through `adopt`. They end through `detach`, after which nothing of them is read:
 only then may the peer be told the number of the last envelope held. (A copy under way may still
-complete an envelope, which the peer announces again.) A lane that breaks, or stalls while the peer
-lives, ends its stream.
+complete an envelope, which the peer announces again.) A lane that breaks in the middle, or stalls
+while the peer lives, ends its stream; one that cannot be opened does not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import final
 
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Carrier, CarrierClosedError
-from telegrad.transport.channels.lanes import Lanes, Way
+from telegrad.transport.channels.lanes import Lanes, LaneTries, Way
 from telegrad.transport.io.pump import TaskPump
 from telegrad.transport.io.socket_pump import SocketPump
 from telegrad.transport.security.handshake import Handshake
@@ -152,7 +152,7 @@ class Carriers:
         self._dial = dial
         self._patience = max(terms.lost_after, LEAST_PATIENCE)  # with lanes that move nothing
         self._fruitless = 0  # carriers in a row that brought no frame
-        self._fruitless_lanes = 0  # streams in a row whose lanes broke and had moved no chunk
+        self._lane_tries = LaneTries()
 
     # From any thread.
 
@@ -218,8 +218,10 @@ class Carriers:
             cargo=connection.cargo,
             patience=self._patience,
             held=bool(way.direct) and self.direct.may_move,
+            tries=self._lane_tries,
             dial=partial(dial_lane, terms, self.peer),
             on_broken=self._lane_broke,
+            on_laneless=self._go_laneless,
         )
         slabs = terms.slabs.open(carrier, handshake.capabilities)
         stream = Stream(carrier, handshake.frames(), lanes, slabs)
@@ -398,8 +400,27 @@ class Carriers:
             words += breakage(*self.last_break, now)
         return words
 
+    def _go_laneless(self, lanes: Lanes, error: Exception | None) -> None:
+        """Sends what lanes would carry over the stream, as none can be opened; says so once.
+
+        Without an error, lanes carry it again.
+        """
+        stream = self.stream
+        laneless = error is not None
+        if stream is None or stream.lanes is not lanes or stream.laneless is laneless:
+            return
+        with self.connection.lock:
+            stream.laneless = laneless
+            stream.news_due = True  # the peer must hear of it
+        self.connection.flush()
+        if laneless and not self._lane_tries.told:
+            self._lane_tries.told = True
+            words = "large arrays to and from %s share the stream of calls, and are slower: %s"
+            # A log handler may block.
+            self._terms.loop.run_beside(logger.warning, words, self.peer.name, str(error))
+
     def _lane_broke(self, lanes: Lanes, error: Exception) -> None:
-        """Ends a stream of which a lane broke, or never came up; goes on without it.
+        """Ends a stream of which a lane broke in the middle; goes on without it.
 
         Once this side has said goodbye it needs no lane: the peer that answers lets go of the lanes
         first. A peer that still sends notices the break on its own end.
@@ -409,15 +430,14 @@ class Carriers:
             return
         with self.connection.lock:
             done = self.connection.session.goodbye_written
-        self._fruitless_lanes = 0 if lanes.moved else self._fruitless_lanes + 1
+        if not lanes.moved:  # something in between may not like them
+            self._lane_tries.failed(self._terms.clock())
         if stream.carrier.takes_over:
             self.direct.broke()
         if isinstance(error, DecodeError):
             self.broke_protocol(error)
         elif done:
             logger.debug("a lane of %s ended: %s", self.peer.name, error)
-        elif self._fruitless_lanes >= FRUITLESS_CARRIERS:
-            self.gone(f"{self._fruitless_lanes} bulk lanes in a row broke: {error}")
         else:
             self._broke(stream, error)
 

@@ -226,12 +226,14 @@ class Connection:
                     return False
                 news = session.news
                 complete = session.received(frame)
-                if session.news == news:
+                if session.news == news and not frame.laneless:
                     pulse.idle_frames.take(news)
                 if beat is not None:
                     pulse.heard(beat, self._terms.clock())
                 if frame.lending is not None:
                     stream.look_for_news()
+                if frame.laneless is not None or stream.laneless:
+                    stream.look_for_lanes(frame)
                 due = session.pending or pulse.beat_due or stream.news_due
                 turn, pump = due and not self.waits and frame.goodbye is None, self._pump
                 self.waits |= turn
@@ -241,6 +243,8 @@ class Connection:
         stream.frames_taken += 1
         if frame.awaited or beat is not None:
             stream.lanes.heard(frame)
+        if frame.laneless:
+            stream.lanes.take_carried(frame.laneless)
         if complete:
             self._hand_over(complete)
         if frame.goodbye is not None:
@@ -260,16 +264,22 @@ class Connection:
                 return None
             now = self._terms.clock()
             slabs = stream.slabs
-            frame = session.next_write(now=now, lend=None if slabs is None else slabs.lend)
+            lend = None if slabs is None else slabs.lend
+            carry = stream.lanes.stride if stream.laneless else 0
+            frame = session.next_write(now=now, lend=lend, carry=carry)
             if slabs is not None:
                 slabs.write(frame)
-            stream.news_due = False
             waiting = bool(session.cutting)
+            stream.news_due = waiting and carry > 0
+            if carry and stream.dialled and frame.laneless is None:
+                frame.laneless = b""
             if pulse.beat_due:
                 lag, busy = self._terms.counters.lag, self._terms.receiver.load()
                 frame.heartbeat = pulse.beat(now, lag=lag, busy=busy, chunks=stream.lanes.taken)
         if waiting:
             stream.lanes.wake()
+        if frame.laneless:
+            stream.lanes.carried(frame.laneless)
         message = stream.frames.seal(pack_frame(frame))
         stream.messages_sent += 1
         stream.bytes_sent += len(message)

@@ -48,6 +48,7 @@ from telegrad.wire import (
     Span,
     cut,
     measure,
+    pack_chunk,
 )
 
 WRITE_BYTES = 2**20  # one gRPC message: coalesced writes carry over 100,000 envelopes/s
@@ -261,7 +262,11 @@ class Session:
         self._parts_awaited = 0
 
     def next_write(
-        self, limit: int = WRITE_BYTES, now: float = 0.0, lend: Lend | None = None
+        self,
+        limit: int = WRITE_BYTES,
+        now: float = 0.0,
+        lend: Lend | None = None,
+        carry: int = 0,
     ) -> Frame:
         """Returns the next write, of about `limit` bytes.
 
@@ -274,6 +279,8 @@ class Session:
                 Called once for each envelope: the peer may have written into lent memory since, so
                 the same bytes cannot be lent again. If such an envelope was not handed over, it is
                 sent again in pieces.
+            carry: The maximal bytes of a piece that goes in this frame, since no lane can be
+                opened; 0 for none.
         """
         envelopes: list[Envelope] = []
         frame = Frame(envelopes, self.received_number, None, None, {})
@@ -297,6 +304,9 @@ class Session:
         self.written += last - self._announced
         self._announced = last
         self.pending = last < self._last_posted
+        # A write that one big envelope overfills has no room for a piece.
+        if carry and room >= 0 and (piece := self.next_piece(carry)) is not None:
+            frame.laneless = pack_chunk(piece)
         if self._goodbye is not None and self._connected and self._goodbye_due:
             frame.goodbye = self._goodbye
             self.goodbye_written = True

@@ -38,8 +38,9 @@ class Stream:
         messages_sent: Messages that were sealed; this and the next are written by the thread that
             has the writer's turn.
         bytes_sent: The bytes of those messages.
-        news_due: True if there is news of shared memory that the peer should hear now; guarded by
-            the connection's lock.
+        news_due: True if there is news of shared memory or lanes that the peer should hear now, or
+            a piece that finds no lane; this and the next are guarded by the connection's lock.
+        laneless: True while the pieces of big parts go in frames, since no lane can be opened.
         pump: Moves its messages. `Carriers.adopt` sets this and the four methods that the pump
             calls (`pump.StreamEnd`).
         ending: True if the pump tells when the message last returned has left.
@@ -62,7 +63,7 @@ class Stream:
         self.memory: Memory = NO_MEMORY if slabs is None else slabs
         self.messages_taken = self.bytes_taken = self.frames_taken = 0
         self.messages_sent = self.bytes_sent = 0
-        self.news_due = False
+        self.news_due = self.laneless = False
 
     @property
     def dialled(self) -> bool:
@@ -84,6 +85,14 @@ class Stream:
         """Notes if the peer should hear news of shared memory now. The caller holds the lock."""
         if self.slabs is not None and self.slabs.due:
             self.news_due = True
+
+    def look_for_lanes(self, frame: Frame) -> None:
+        """Hears from the dialler of this stream if it has no lanes. The caller holds the lock."""
+        laneless = frame.laneless is not None
+        if not self.dialled and laneless is not self.laneless:
+            self.laneless = self.news_due = laneless
+            if not laneless:
+                self.lanes.wake()  # pieces that were left for frames
 
     def stop_lending(self) -> None:
         """Lets go of the shared memory. Idempotent."""
