@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from hashlib import blake2b
 from itertools import zip_longest
 from typing import Any, final
 
 import numpy as np
 
-from telegrad.arrays import device_of, shared_below, shared_empty
+from telegrad.arrays import device_of, host_copy, shared_below, shared_empty
 from telegrad.autograd import Completion, Tensor, is_grad_enabled
 from telegrad.collectives import (
     ProcessGroup,
@@ -28,7 +30,7 @@ from telegrad.nn import Embedding, Module
 from telegrad.parallel.bucket import Slot, assign_buckets
 from telegrad.parallel.hooks import CommHook
 from telegrad.parallel.join import Turn, Turns
-from telegrad.parallel.reducer import Gathered, Reducer
+from telegrad.parallel.reducer import Gathered, Reducer, Trained, first_change
 from telegrad.rpc import expose
 from telegrad.rpc.seams import refuse_on_loop
 from telegrad.types import Array, Rank
@@ -47,6 +49,7 @@ class Entry:
         dtype: The name of its dtype.
         requires_grad: True if it is trained.
         sparse: True if it is the table of an `Embedding(sparse=True)`.
+        values: A digest of its array; empty if the ranks have the same array.
     """
 
     kind: str
@@ -55,6 +58,7 @@ class Entry:
     dtype: str
     requires_grad: bool
     sparse: bool = False
+    values: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +70,28 @@ class Description:
     broadcast_buffers: bool
 
 
-def describe(module: Module, bucket_bytes: int, *, broadcast_buffers: bool = True) -> Description:
-    """Returns the description of this rank's module and of the options of its wrapper."""
+def describe(
+    module: Module,
+    bucket_bytes: int,
+    *,
+    broadcast_buffers: bool = True,
+    same: Collection[int] | None = None,
+) -> Description:
+    """Returns the description of this rank's module and of the options of its wrapper.
+
+    Args:
+        module: The module.
+        bucket_bytes: The option.
+        broadcast_buffers: The option.
+        same: The ids of the parameters whose arrays are the same on every rank; those of others are
+            described too. None for all.
+    """
     sparse = sparse_parameters(module)
-    parameters, buffers = module.named_parameters(), module.named_buffers()
-    entries = [_entry("parameter", name, x, id(x) in sparse) for name, x in parameters]
-    entries += [_entry("buffer", name, x) for name, x in buffers]
+    entries = [
+        _entry("parameter", name, x, id(x) in sparse, same is not None and id(x) not in same)
+        for name, x in module.named_parameters()
+    ]
+    entries += [_entry("buffer", name, x) for name, x in module.named_buffers()]
     return Description(tuple(entries), bucket_bytes, broadcast_buffers)
 
 
@@ -81,8 +101,12 @@ def sparse_parameters(module: Module) -> set[int]:
     return {id(table.weight) for table in tables}
 
 
-def _entry(kind: str, name: str, value: Tensor, sparse: bool = False) -> Entry:
-    return Entry(kind, name, value.shape, str(value.dtype), value.requires_grad, sparse)
+def _entry(
+    kind: str, name: str, value: Tensor, sparse: bool = False, with_values: bool = False
+) -> Entry:
+    values = blake2b(host_copy(value.data).tobytes(), digest_size=8) if with_values else None
+    facts = value.shape, str(value.dtype), value.requires_grad, sparse
+    return Entry(kind, name, *facts, values.hexdigest() if values else "")
 
 
 def first_difference(descriptions: Sequence[Description], ranks: Sequence[Rank]) -> str | None:
@@ -115,12 +139,99 @@ def _difference(left: Description, right: Description, r: Rank, other: Rank) -> 
                 f"number {i} is {a.kind} {a.name!r} on rank {r} and {b.kind} {b.name!r} on rank "
                 f"{other}"
             )
-        for what in ("shape", "dtype", "requires_grad", "sparse"):
+        for what in ("shape", "dtype", "requires_grad", "sparse", "values"):
             x, y = getattr(a, what), getattr(b, what)
             if x != y:
                 return f"{a.kind} {a.name!r} has {what} {x} on rank {r} and {y} on rank {other}"
     name = "bucket_bytes" if left.bucket_bytes != right.bucket_bytes else "broadcast_buffers"
     return f"{name} is {getattr(left, name)} on rank {r} and {getattr(right, name)} on rank {other}"
+
+
+@final
+class Replica:
+    """The module of one rank, in which parameters may be added, replaced, removed or unfrozen.
+
+    Args:
+        module: The module.
+        bucket_bytes: The option of the wrapper.
+        broadcast_buffers: The option of the wrapper.
+        ranks: The ranks of the group.
+    """
+
+    def __init__(
+        self, module: Module, bucket_bytes: int, broadcast_buffers: bool, ranks: Sequence[Rank]
+    ) -> None:
+        self._module = module
+        self._options = bucket_bytes, broadcast_buffers
+        self._ranks = ranks
+        self._same: dict[int, Tensor] = {}  # those whose arrays the ranks have in common, by id
+        self._buffers: dict[str, object] = {}
+        self._trained: dict[str, Trained] = {}
+
+    def trained(self) -> list[Trained]:
+        """Returns the parameters that need a gradient now; an unchanged one as the same object."""
+        sparse = sparse_parameters(self._module)
+        self._trained = {
+            name: self._as_before(name, each, id(each) in sparse)
+            for name, each in self._module.named_parameters()
+            if each.requires_grad
+        }
+        return list(self._trained.values())
+
+    def _as_before(self, name: str, parameter: Tensor, sparse: bool) -> Trained:
+        known = self._trained.get(name)
+        if known is not None and known.parameter is parameter:
+            slot = known.slot
+            facts = slot.shape, slot.dtype, slot.sparse
+            if facts == (parameter.shape, parameter.dtype, sparse):
+                return known
+        return Trained(name, parameter, Slot(parameter.shape, parameter.dtype, sparse))
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Returns all parameters by name."""
+        return dict(self._module.named_parameters())
+
+    def added(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns those of some parameters whose arrays may differ between the ranks."""
+        return {name: each for name, each in parameters.items() if id(each) not in self._same}
+
+    def change_of_buffers(self) -> str | None:
+        """Returns the first change of the buffers since the last call, in words."""
+        before = self._buffers
+        self._buffers = {name: (x.shape, x.dtype) for name, x in self._module.named_buffers()}
+        return first_change("buffer", before, self._buffers)
+
+    def now_the_same(self) -> None:
+        """Records that all ranks have the same parameters."""
+        self._same = {id(each): each for each in self._module.parameters()}
+
+    def describe(self) -> Description:
+        """Returns this rank's description."""
+        limit, broadcast_buffers = self._options
+        same = self._same or None  # at construction all arrays are taken from the first rank
+        return describe(self._module, limit, broadcast_buffers=broadcast_buffers, same=same)
+
+    def described(self) -> Array:
+        """Returns the description as bytes."""
+        return np.frombuffer(json.dumps(asdict(self.describe())).encode(), np.uint8)
+
+    def check(self, found: Sequence[Array]) -> None:
+        """Raises CollectiveMismatchError if the descriptions of the ranks differ."""
+        self.compare([_description(json.loads(each.tobytes())) for each in found])
+        self.now_the_same()
+
+    def compare(self, descriptions: Sequence[Description]) -> None:
+        """Raises CollectiveMismatchError with the first difference."""
+        difference = first_difference(descriptions, self._ranks)
+        if difference is not None:
+            raise CollectiveMismatchError(
+                f"DistributedDataParallel needs the same module on every rank, but {difference}"
+            )
+
+
+def _description(plain: dict[str, Any]) -> Description:
+    entries = [Entry(**{**each, "shape": tuple(each["shape"])}) for each in plain["entries"]]
+    return Description(tuple(entries), plain["bucket_bytes"], plain["broadcast_buffers"])
 
 
 # -- the wrapper ---------------------------------------------------------------------------------
@@ -153,6 +264,13 @@ class DistributedDataParallel(Module):
     that the running statistics of BatchNorm do not drift apart. That applies in training mode,
     while gradients are recorded, outside `no_sync()`; every rank must run the same number of such
     forwards. `forward` then returns only once every rank has called it.
+
+    Parameters may be unfrozen, frozen, replaced, added or removed later, by all ranks between the
+    same two backwards. The next backward averages the gradients of those that need one then. It
+    raises on every rank, with the name, if the ranks' modules differ. A forward in training mode
+    takes the values of new parameters from the first rank, as those of buffers; without one, they
+    must be the same on every rank. Add new parameters to the optimizer, too. Call the wrapper: a
+    call of `module` itself does not see that all parameters were replaced.
 
     The gradient of an `nn.Embedding(sparse=True)` stays a RowSparse: the ranks exchange only the
     rows that they used. All other gradients are averaged as arrays.
@@ -210,13 +328,13 @@ class DistributedDataParallel(Module):
         _check(module, bucket_bytes, broadcast_buffers)
         object.__setattr__(self, "module", module)  # not a child: see `_walk`
         group = _Group(world_group() if process_group is None else process_group)
-        group.check(describe(module, bucket_bytes, broadcast_buffers=broadcast_buffers))
+        self._replica = Replica(module, bucket_bytes, broadcast_buffers, group.ranks)
+        self._replica.compare(group.all_of(self._replica.describe()))
         state = [*module.parameters(), *module.buffers()]
         group.copy_from(0, state, bucket_bytes, "construction")
-        trained = [p for p in module.parameters() if p.requires_grad]
-        tables = sparse_parameters(module)
-        sparse = [i for i, parameter in enumerate(trained) if id(parameter) in tables]
-        self._reducer = Reducer(trained, bucket_bytes, group, sparse)
+        self._replica.now_the_same()
+        self._replica.change_of_buffers()
+        self._reducer = Reducer(self._replica, bucket_bytes, group)
         self._group = group
         self._bucket_bytes = bucket_bytes
         self._broadcast_buffers = broadcast_buffers
@@ -226,35 +344,46 @@ class DistributedDataParallel(Module):
         """Returns the result of the module's forward, computed with the first rank's buffers.
 
         Raises:
-            AutogradError: An earlier backward failed, if buffers are shared.
-            CollectiveMismatchError: A rank did something else than a forward that shares buffers.
+            AutogradError: An earlier backward failed, if buffers or new parameters are shared.
+            CollectiveMismatchError: A rank did something else than a forward that shares the same
+                buffers and new parameters.
             WorkerLostError: A rank is lost.
             BlockingCallError: It would wait for the other ranks on a loop that telegrad runs.
         """
-        self._share_buffers()
+        if is_grad_enabled():
+            parameters = self._replica.parameters()
+            self._reducer.watch(parameters.values())
+            if self.training and self._reducer.synchronised and self._group.size > 1:
+                self._share(self._replica.added(parameters))
         return self.module(*args, **kwargs)
 
-    def _share_buffers(self) -> None:
-        """Takes the first rank's buffers, in a forward that is followed by a synchronised pass."""
-        shared = self._broadcast_buffers and self.training and self._reducer.synchronised
-        if not (shared and is_grad_enabled()) or self._group.size == 1:
-            return
-        buffers = list(self.module.buffers())
-        if not buffers:
+    def _share(self, added: Mapping[str, Tensor]) -> None:
+        """Takes the first rank's buffers and new parameters; a synchronised pass follows."""
+        if not (added or self._shared_buffers()):
             return
         refuse_on_loop(
-            "the forward of DistributedDataParallel, which takes the first rank's buffers,",
+            "the forward of DistributedDataParallel, which takes the first rank's buffers and new "
+            "parameters,",
             "in an async def function write `await rpc.to_thread(model, inputs)`, or pass "
             "broadcast_buffers=False",
         )
         self._reducer.check_usable()
         turns = self._reducer.turns
-        source = 0 if turns is None else turns.take(Turn.FORWARD).active[0]
-        self._take_buffers(source, buffers)
+        self._take_shared(0 if turns is None else turns.take(Turn.FORWARD).active[0], added)
 
-    def _take_buffers(self, source: int, buffers: list[Tensor]) -> None:
+    def _shared_buffers(self) -> list[Tensor]:
+        return list(self.module.buffers()) if self._broadcast_buffers else []
+
+    def _take_shared(self, source: int, added: Mapping[str, Tensor]) -> None:
         self._forwards += 1
-        self._group.copy_from(source, buffers, self._bucket_bytes, f"forward {self._forwards}")
+        buffers = self._shared_buffers()
+        what = [f"forward {self._forwards}"]
+        what += [f"parameter {name!r} was added" for name in list(added)[:1]]
+        what += filter(None, [self._replica.change_of_buffers() if buffers else None])
+        tensors = [*added.values(), *buffers]
+        self._group.copy_from(source, tensors, self._bucket_bytes, ", ".join(what))
+        if added:
+            self._replica.now_the_same()
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Returns a context manager in which backwards add up this rank's own gradients.
@@ -342,14 +471,15 @@ class DistributedDataParallel(Module):
     def _shadow(self, turns: Turns) -> None:
         """Takes part in what ranks with inputs do, until there are none; then takes their model."""
         self._reducer.check_usable()
-        buffers = list(self.module.buffers())
         while (roll := turns.take(Turn.OUT)).active:
             if roll.turn is Turn.FORWARD:
-                self._take_buffers(roll.active[0], buffers)
+                added = self._replica.added(self._replica.parameters())
+                self._take_shared(roll.active[0], added)
             else:
                 self._reducer.shadow()
-        state = [*self.module.parameters(), *buffers]
+        state = [*self.module.parameters(), *self.module.buffers()]
         self._group.copy_from(turns.last[0], state, self._bucket_bytes, "join, last model")
+        self._replica.now_the_same()
 
     def register_comm_hook(self, state: object, hook: CommHook) -> None:
         """Averages the buckets of further backwards by `hook(state, bucket)`, to compress them.
@@ -455,14 +585,8 @@ class _Group:
     def submit(self, func: Callable[..., object], *args: Any) -> None:
         self._group.submit(func, *args)
 
-    def check(self, own: Description) -> None:
-        """Raises on every rank if the modules differ."""
-        descriptions = all_gather_object(own, group=self._group)
-        difference = first_difference(descriptions, self._group.ranks)
-        if difference is not None:
-            raise CollectiveMismatchError(
-                f"DistributedDataParallel needs the same module on every rank, but {difference}"
-            )
+    def all_of(self, own: Description) -> list[Description]:
+        return all_gather_object(own, group=self._group)
 
     def copy_from(self, r: int, tensors: list[Tensor], bucket_bytes: int, what: str) -> None:
         """Replaces the arrays by those of rank `r` of the group, in few messages.

@@ -19,6 +19,11 @@ A parameter whose gradient is row-sparse has a bucket alone: its rows are gather
 The averaged gradients are views of the buffer, which is used again when all of them are gone.
 With the first pass the ranks exchange the order in which gradients were complete. Further passes
 fill their buckets in the order of the first rank.
+
+A model may change between two passes. Each pass asks for the parameters that are trained now. After
+a change the buckets are made anew, and the pass starts none of them before it has gathered what all
+ranks now have. That operation is named after the change. A rank without a change starts a bucket
+instead, so every rank gets an error with the name, and with no other one: nothing else is started.
 """
 
 from __future__ import annotations
@@ -26,8 +31,9 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, final
 
@@ -101,16 +107,71 @@ class ReducingGroup(Protocol):
 
 
 @final
-class Reducer:
-    """Keeps the gradients of some parameters the same on every rank of a group.
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """A leaf that needs a gradient, with its name and what it takes in a bucket."""
+
+    name: str
+    parameter: Tensor
+    slot: Slot
+
+
+class ReducedModel(Protocol):
+    """The parameters whose gradients a reducer averages; they may change between two passes."""
+
+    def trained(self) -> list[Trained]:
+        """Returns the parameters that need a gradient now, in the same order on every rank.
+
+        An object that was returned before stands for an unchanged parameter.
+        """
+
+    def described(self) -> Array:
+        """Returns bytes from which `check` tells what differs between two ranks."""
+
+    def check(self, found: Sequence[Array]) -> None:
+        """Raises CollectiveMismatchError if the ranks, which `described` their models, differ."""
+
+
+def first_change(
+    kind: str,
+    before: Mapping[str, object],
+    now: Mapping[str, object],
+    words: tuple[str, str] = ("was added", "was removed"),
+) -> str | None:
+    """Returns the first change of named things, in words; None without one.
 
     Args:
-        parameters: Leaves that need a gradient; the same, in the same order, on every rank.
+        kind: What they are.
+        before: By name, something that is equal as long as nothing has changed.
+        now: The same, now.
+        words: What is said of one that has come, and of one that has gone.
+
+    >>> first_change("buffer", {"mean": 1, "scale": 2}, {"mean": 1, "scale": 3})
+    "buffer 'scale' was replaced"
+    """
+    if before == now:
+        return None
+    for name, each in now.items():
+        if name not in before:
+            return f"{kind} {name!r} {words[0]}"
+        if before[name] != each:
+            return f"{kind} {name!r} was replaced"
+    gone = next((name for name in before if name not in now), None)
+    return f"{kind} {gone!r} {words[1]}" if gone is not None else None
+
+
+@final
+class Reducer:
+    """Keeps the gradients of a model's parameters the same on every rank of a group.
+
+    Args:
+        model: The model, which has a parameter that needs a gradient.
         limit: The most bytes of a bucket.
         group: The group that averages over the ranks.
-        sparse: The indices of parameters whose gradients are row-sparse; the same on every rank.
 
     Attributes:
+        parameters: The parameters of the last pass, or of construction.
+        change: A change of the parameters that the ranks have not compared yet, in words.
         buckets: The parameters that are reduced together, as indices.
         passes: The number of backward passes that were, or are being, averaged.
         synchronised: False inside `no_sync()`.
@@ -119,31 +180,71 @@ class Reducer:
         turns: The turns of the `join()` block that is open; None outside of one.
     """
 
-    def __init__(
-        self,
-        parameters: Sequence[Tensor],
-        limit: int,
-        group: ReducingGroup,
-        sparse: Collection[int] = (),
-    ) -> None:
-        self.parameters = tuple(parameters)
+    def __init__(self, model: ReducedModel, limit: int, group: ReducingGroup) -> None:
         self.group = group
         self.buffers = Buffers(group.memory)
         self.passes = 0
         self.synchronised = True
         self.hook: Callable[[GradientBucket], Any] | None = None
         self.turns: Turns | None = None
-        self._slots = [
-            Slot(each.shape, each.dtype, i in sparse) for i, each in enumerate(self.parameters)
-        ]
+        self.change: str | None = None
+        self._model = model
         self._limit = limit
-        self.buckets = assign_buckets(self._slots, limit)
-        self.order_known = len(self.buckets) == 1  # of one bucket, the order does not matter
-        self._lock = threading.Lock()  # guards the two below
+        self._lock = threading.Lock()  # guards _active, _broken and _hooks
         self._active: tuple[GradientTarget, Reduction] | None = None
         self._broken: str | None = None
-        for i in range(len(self.parameters)):
-            ReducerHook(self, i)  # kept by the parameter
+        self._hooks: dict[Tensor, ReducerHook] = {}
+        self._take(model.trained())
+
+    def watch(self, parameters: Iterable[Tensor]) -> None:
+        """Hears of the gradients of parameters that were added or unfrozen; for a forward.
+
+        Otherwise a backward that reaches none of the others would not be noticed.
+        """
+        fresh = [each for each in parameters if each.requires_grad and each not in self._hooks]
+        if fresh:
+            with self._lock:
+                self._hear_of(fresh)
+
+    def _hear_of(self, parameters: Iterable[Tensor]) -> None:
+        for each in parameters:
+            if each not in self._hooks:
+                self._hooks[each] = ReducerHook(self, each)
+
+    def _take(self, found: Sequence[Trained]) -> None:
+        """Makes the buckets for the parameters that are trained now; no pass is under way."""
+        self._trained = found
+        self.parameters = tuple([each.parameter for each in found])
+        self._index = {parameter: i for i, parameter in enumerate(self.parameters)}
+        self._slots = [each.slot for each in found]
+        self.buckets = assign_buckets(self._slots, self._limit)
+        self.order_known = len(self.buckets) == 1  # of one bucket, the order does not matter
+        self.buffers.clear()
+        for parameter in self._hooks.keys() - self._index.keys():
+            self._hooks.pop(parameter).remove()
+        self._hear_of(self.parameters)
+
+    def _take_change(self, found: Sequence[Trained]) -> None:
+        if [*map(id, found)] == [*map(id, self._trained)]:
+            return
+        before, now = (
+            {each.name: (id(each.parameter), each.slot) for each in some}
+            for some in (self._trained, found)
+        )
+        words = "was added or unfrozen", "was removed or frozen"
+        change = first_change("parameter", before, now, words)
+        if change is not None:
+            self._take(found)
+            self.change = self.change or change
+
+    def described(self) -> Array:
+        """Returns this rank's description of the model, for `check`."""
+        return self._model.described()
+
+    def check(self, found: Sequence[Array]) -> None:
+        """Raises CollectiveMismatchError if the models of the ranks differ after a change."""
+        self._model.check(found)
+        self.change = None
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -154,8 +255,8 @@ class Reducer:
         finally:
             self.synchronised = before
 
-    def arrived(self, i: int, target: Accumulate) -> None:
-        """Records, from a hook, that parameter `i` has its whole gradient of this pass.
+    def arrived(self, parameter: Tensor, target: Accumulate) -> None:
+        """Records, from a hook, that a parameter has its whole gradient of this pass.
 
         Raises:
             AutogradError: Another pass is under way, or an earlier one failed.
@@ -169,12 +270,14 @@ class Reducer:
         with self._lock:
             active = self._active
         if active is None or active[0] is not target:
-            reduction = self._begin(target)
+            reduction = self._begin(parameter, target)
             if reduction is None:
                 return
         else:
             reduction = active[1]
-        reduction.arrived(i)
+        i = self._index.get(parameter)
+        if i is not None:
+            reduction.arrived(i)
 
     def shadow(self) -> None:
         """Takes part in a pass of the other ranks without gradients; waits for its end.
@@ -182,10 +285,11 @@ class Reducer:
         The turn that announced the pass has been taken.
         """
         self.check_usable()
-        target = _Nothing()
-        self.passes += 1
-        reduction = Reduction(self, target, self.passes)
+        target, found = _Nothing(), self._model.trained()
         with self._lock:
+            self._take_change(found)
+            self.passes += 1
+            reduction = Reduction(self, target, self.passes)
             self._active = (target, reduction)
         try:
             reduction.finish().wait()
@@ -215,10 +319,18 @@ class Reducer:
         self.buffers.clear()
         self.order_known = True
 
-    def _begin(self, target: GradientTarget) -> Reduction | None:
+    def _begin(self, parameter: Tensor, target: GradientTarget) -> Reduction | None:
+        """Begins the pass that keeps its gradients in `target`.
+
+        None inside `no_sync()`, and if the parameter, whose gradient came first, has left the
+        module.
+        """
         if not self.synchronised:
             return None
         self.check_usable()
+        found = self._model.trained()  # before the lock, as a module may be of a user's class
+        if all(each.parameter is not parameter for each in found):
+            return None
         with self._lock:
             if self._active is not None:
                 raise AutogradError(
@@ -231,6 +343,7 @@ class Reducer:
                     "backward() through DistributedDataParallel would block a loop of telegrad's; "
                     "in an async def function write `await rpc.to_thread(loss.backward)`"
                 )
+            self._take_change(found)
             self._refuse_recorded(target)
             reduction = Reduction(self, target, self.passes + 1, self.turns)
             target.at_end(reduction)
@@ -307,7 +420,8 @@ class Reduction(PassEnd):
         self._unfinished = len(reducer.buckets) + (not reducer.order_known) + votes
         self._factor = 1.0
         # Any thread may compute what becomes of the averages, but in the stream of this pass.
-        self._place = current_place(reducer.parameters[0].data)
+        some = next(iter(reducer.parameters), None)
+        self._place = None if some is None else current_place(some.data)
         self._lock = threading.Lock()  # guards _averaged, _unfinished and if _target is None
         self._done: Future[None] = new_future(
             reducer.group.submit, f"DistributedDataParallel backward {number}"
@@ -315,15 +429,25 @@ class Reduction(PassEnd):
         if turns is not None:
             self._unfinished += 1
             self._when_done(turns.start(Turn.BACKWARD), partial(self._take_turn, turns))
+        if reducer.change is not None:
+            self._unfinished += 1
 
     def arrived(self, i: int) -> None:
         """Counts a gradient; starts the reduction of each bucket whose turn it is."""
         self._plan.arrived(i)
-        while self._plan.next_is_filled():
+        while self._reducer.change is None and self._plan.next_is_filled():
             self._start_next()
 
     def finish(self) -> Completion:
         """Starts what remains, with zeros for the gradients that did not come."""
+        change = self._reducer.change
+        if change is not None:
+            self._gather(self._reducer.described(), change, self._take_models)
+        else:
+            self._start_rest()
+        return self._done
+
+    def _start_rest(self) -> None:
         while self._plan.has_next():
             self._start_next()
         if self._reducer.hook is not None:
@@ -331,7 +455,6 @@ class Reduction(PassEnd):
         if not self._reducer.order_known:
             order = completed_order(self._plan.order, len(self._reducer.parameters))
             self._gather(np.array(order, np.int32), "order of gradients", self._take_order)
-        return self._done
 
     def abandon(self, cause: BaseException) -> None:
         """Discards the gradients of all parameters, and makes the other ranks raise too."""
@@ -531,6 +654,11 @@ class Reduction(PassEnd):
         self._factor = turns.factor(turns.read(found))
         self._finish_one()
 
+    def _take_models(self, found: list[Array]) -> None:
+        self._reducer.check(found)
+        self._start_rest()
+        self._finish_one()
+
     def _take_order(self, orders: list[Array]) -> None:
         self._order = [int(i) for i in to_host(orders[0])]
         self._finish_one()
@@ -607,10 +735,8 @@ class ReducerHook:
     A parameter has at most one such hook: a new reducer replaces the earlier hook.
     """
 
-    def __init__(self, reducer: Reducer, i: int) -> None:
+    def __init__(self, reducer: Reducer, parameter: Tensor) -> None:
         self._reducer = weakref.ref(reducer)
-        self._i = i
-        parameter = reducer.parameters[i]
         for hook in post_accumulate_hooks(parameter):
             if isinstance(hook, ReducerHook):
                 hook.remove()
@@ -620,7 +746,7 @@ class ReducerHook:
         """Tells the reducer."""
         reducer = self._reducer()
         if reducer is not None:
-            reducer.arrived(self._i, target)
+            reducer.arrived(parameter, target)
 
     def remove(self) -> None:
         """Removes the hook."""

@@ -1,13 +1,16 @@
-"""Ranks whose reductions are done when the last one has started them; nobody waits."""
+"""Ranks whose reductions are done when the last one has started them, and their models."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from telegrad.parallel.reducer import Gathered
+from telegrad.autograd import Tensor
+from telegrad.errors import CollectiveMismatchError
+from telegrad.parallel.bucket import Slot
+from telegrad.parallel.reducer import Gathered, Trained
 from telegrad.rpc import Future
 from telegrad.types import Array
 
@@ -96,3 +99,25 @@ class FakeJob:
         for group in self.groups:
             for _, future in group.started:
                 future.try_set_exception(cause)
+
+
+class FakeModel:
+    """Some parameters, which a test may change; their names are their numbers."""
+
+    def __init__(self, parameters: list[Tensor], sparse: Sequence[int] = ()) -> None:
+        self.parameters = parameters
+        self.sparse = sparse
+
+    def trained(self) -> list[Trained]:
+        return [
+            Trained(f"{i}", each, Slot(each.shape, each.dtype, i in self.sparse))
+            for i, each in enumerate(self.parameters)
+            if each.requires_grad
+        ]
+
+    def described(self) -> Array:
+        return np.array([each.requires_grad for each in self.parameters], np.uint8)
+
+    def check(self, found: Sequence[Array]) -> None:
+        if len({each.tobytes() for each in found}) > 1:
+            raise CollectiveMismatchError("the ranks have different models")

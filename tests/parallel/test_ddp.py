@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -515,6 +515,194 @@ def test_a_rank_with_one_batch_less_that_goes_on_is_named(cluster: Cluster) -> N
     for error in cluster.run(uneven):
         assert "DistributedDataParallel backward 4, bucket 0" in error
         assert "rank 2 ('worker2') called all_reduce(op=SUM, dtype=float64, shape=(3,))" in error
+
+
+# -- modules that change after they were wrapped -------------------------------------------------
+
+
+def unfreeze(net: Net, _: int) -> None:
+    net.factor.requires_grad_()
+
+
+def freeze(net: Net, _: int) -> None:
+    net.first.weight.requires_grad_(False)
+
+
+def replace(net: Net, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    net.second.weight = Parameter(rng.normal(size=net.second.weight.shape))
+
+
+def replace_all(net: Net, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    net.first, net.second = (Linear(*n, dtype=np.float64, rng=rng) for n in ((4, 8), (8, 4)))
+    net.unused = Parameter(np.ones(3))
+
+
+def add(net: Net, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    net.second = Sequential(net.second, Linear(4, 4, dtype=np.float64, rng=rng))  # type: ignore[assignment]
+
+
+def remove(net: Net, _: int) -> None:
+    net.first.bias = None
+
+
+CHANGES = [unfreeze, freeze, replace, replace_all, add, remove]
+
+
+def backward_through(net: Any, inputs: Tensor, *, in_context: bool) -> dict[str, Any]:
+    """The gradients of one backward, by name."""
+    if not in_context:
+        net.zero_grad()
+        loss_of(net(inputs)).backward()
+        return gradients(net)
+    with dist_autograd.context() as context_id:
+        dist_autograd.backward(context_id, [loss_of(net(inputs))])
+        found = dist_autograd.get_gradients(context_id)
+        return {name: found[p].data for name, p in net.named_parameters() if p in found}
+
+
+def backward_after_a_change(change: Callable[[Net, int], None], in_context: bool) -> None:
+    model, rank = wrap()
+    whole, net = Net(0), cast("Net", model.module)
+    for _ in range(2):  # so that the order of the buckets was known
+        backward_through(model, part(rank), in_context=in_context)
+    change(net, rank)  # other values on each rank
+    change(whole, 0)
+    for _ in range(2):
+        found = backward_through(model, part(rank), in_context=in_context)
+        close(found, backward_through(whole, tensor(X), in_context=in_context))
+        close(net.state_dict(), whole.state_dict())
+
+
+@pytest.mark.parametrize("in_context", [False, True])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_on_every_rank_is_taken_in(
+    cluster: Cluster, change: Callable[[Net, int], None], in_context: bool
+) -> None:
+    """A parameter that was unfrozen, replaced or added kept its own gradient on each rank."""
+    cluster.run(backward_after_a_change, change, in_context)
+
+
+def change_one_rank(change: Callable[[Net, int], None]) -> str:
+    model, rank = wrap(broadcast_buffers=False)
+    loss_of(model(part(rank))).backward()
+    if rank == 1:
+        change(cast("Net", model.module), 0)
+    with pytest.raises(CollectiveMismatchError) as caught:
+        loss_of(model(part(rank))).backward()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (unfreeze, "parameter 'factor' was added or unfrozen"),
+        (freeze, "parameter 'first.weight' was removed or frozen"),
+        (replace, "parameter 'second.weight' was added"),  # new, so rank 1 asks for its values
+        (add, "parameter 'second.1.weight' was added"),
+        (remove, "parameter 'first.bias' was removed or frozen"),
+    ],
+)
+def test_a_change_on_one_rank_raises_on_every_rank_with_its_name(
+    cluster: Cluster, change: Callable[[Net, int], None], words: str
+) -> None:
+    for error in cluster.run(change_one_rank, change):
+        assert words in error
+        assert "rank 1" in error
+
+
+def change_differently() -> str:
+    model, rank = wrap(broadcast_buffers=False)
+    net = cast("Net", model.module)
+    loss_of(model(part(rank))).backward()
+    (net.factor if rank == 1 else net.first.weight).requires_grad_(rank == 1)
+    with pytest.raises(CollectiveMismatchError) as caught:
+        loss_of(model(part(rank))).backward()
+    return str(caught.value)
+
+
+def test_different_changes_raise_on_every_rank(cluster: Cluster) -> None:
+    for error in cluster.run(change_differently):
+        assert "'factor' was added or unfrozen" in error
+        assert "'first.weight' was removed or frozen" in error
+
+
+def new_values_without_a_forward() -> str:
+    model, rank = wrap()
+    replace(cast("Net", model.module), rank)
+    model.eval()  # such a forward may be of one rank, so it takes no values
+    with pytest.raises(CollectiveMismatchError) as caught:
+        loss_of(model(part(rank))).backward()
+    return str(caught.value)
+
+
+def test_new_parameters_that_differ_raise_on_every_rank(cluster: Cluster) -> None:
+    for error in cluster.run(new_values_without_a_forward):
+        assert "parameter 'second.weight' has values" in error
+
+
+def add_a_buffer(on: Sequence[int]) -> str:
+    model, rank = wrap()
+    model(part(rank))
+    if rank in on:
+        model.module.register_buffer("more", tensor([float(rank)]))
+    try:
+        loss_of(model(part(rank))).backward()
+    except CollectiveMismatchError as error:
+        return str(error)
+    return f"{model.module.state_dict()['more'].item()}"
+
+
+def test_a_buffer_that_was_added_is_the_first_ranks(cluster: Cluster) -> None:
+    assert cluster.run(add_a_buffer, range(N)) == ["0.0"] * N
+
+
+def test_a_buffer_that_was_added_on_one_rank_is_named_on_every_rank(cluster: Cluster) -> None:
+    for error in cluster.run(add_a_buffer, [2]):
+        assert "buffer 'more' was added" in error
+
+
+def join_after_a_change(change: Callable[[Net, int], None]) -> dict[str, Array]:
+    model, rank = wrap()
+    optimizer = SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    with model.join():
+        for _ in range(2):
+            model.zero_grad()
+            loss_of(model(part(rank))).backward()
+            optimizer.step()
+    change(cast("Net", model.module), rank)
+    with model.join():
+        for _ in range(rank):  # rank 0 has no inputs
+            model.zero_grad()
+            loss_of(model(part(rank))).backward()
+    return model.state_dict()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_rank_without_inputs_takes_a_change_in(
+    cluster: Cluster, change: Callable[[Net, int], None]
+) -> None:
+    first, *others = cluster.run(join_after_a_change, change)
+    for other in others:
+        for name, array in first.items():
+            np.testing.assert_array_equal(array, other[name])
+
+
+def part_of_a_model() -> None:
+    """Half of the module is taken out and trained on one rank alone."""
+    model, rank = wrap()
+    net = cast("Net", model.module)
+    loss_of(model(part(rank))).backward()
+    taken, net.second = net.second, Linear(8, 4, dtype=np.float64)
+    if rank == 1:
+        (taken(np.ones((1, 8))).sum()).backward()
+    loss_of(model(part(rank))).backward()
+
+
+def test_a_parameter_that_has_left_the_module_is_its_holders_alone(cluster: Cluster) -> None:
+    cluster.run(part_of_a_model)
 
 
 # -- failures ----------------------------------------------------------------------------------

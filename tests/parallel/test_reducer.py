@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from telegrad.autograd import (
     Completion,
@@ -24,12 +26,12 @@ from telegrad.autograd import (
     tensor,
 )
 from telegrad.autograd.seams import graph_root
-from telegrad.errors import AutogradError, WorkerLostError
+from telegrad.errors import AutogradError, CollectiveMismatchError, WorkerLostError
 from telegrad.parallel.hooks import GradientBucket
 from telegrad.parallel.reducer import Reducer
 from telegrad.rpc import Future
 from telegrad.types import Array, DTypeLike
-from tests.parallel.fake_group import FakeGroup, FakeJob
+from tests.parallel.fake_group import FakeGroup, FakeJob, FakeModel
 
 N = 3
 T = TypeVar("T", bound=GradientTarget)
@@ -43,8 +45,8 @@ class Rank:
         self.parameters = [tensor([1.0, 2.0], dtype=d, requires_grad=True) for d in dtypes]
         self.reducer = self.reduce()
 
-    def reduce(self, limit: int = 32) -> Reducer:
-        return Reducer(self.parameters, limit, self.group)
+    def reduce(self, limit: int = 32, sparse: Sequence[int] = ()) -> Reducer:
+        return Reducer(FakeModel(self.parameters, sparse), limit, self.group)
 
     def loss(self, *used: int) -> Tensor:
         """A sum in which parameter i has the gradient 10 i + rank."""
@@ -240,8 +242,7 @@ def lookup(rank: Rank, words: Sequence[int]) -> Any:
 def make_sparse(n: int = 2) -> list[Rank]:
     ranks = make(n)[1]
     for rank in ranks:
-        slots = rank.parameters, 32, rank.group
-        rank.reducer = Reducer(*slots, sparse=[0])
+        rank.reducer = rank.reduce(sparse=[0])
     return ranks
 
 
@@ -284,6 +285,67 @@ def test_a_table_that_no_rank_uses_is_left_alone() -> None:
     for rank in ranks:
         begin(rank.loss(1, 2), LocalGradients())
     assert [rank.parameters[0].grad for rank in ranks] == [None, None]
+
+
+# -- parameters that come and go -----------------------------------------------------------------
+
+
+def replace(rank: Rank, i: int) -> None:
+    rank.parameters[i] = tensor([1.0, 2.0], requires_grad=True)
+    rank.reducer.watch(rank.parameters)
+
+
+CHANGES: dict[str, Callable[[Rank, int], Any]] = {
+    "freeze": lambda rank, i: rank.parameters[i].requires_grad_(False),
+    "unfreeze": lambda rank, i: rank.parameters[i].requires_grad_(True),
+    "replace": replace,
+    "nothing": lambda rank, i: None,
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    changes=st.lists(st.tuples(st.sampled_from(sorted(CHANGES)), st.integers(0, 3)), max_size=6),
+    hooked=st.booleans(),
+    averaged=st.lists(st.booleans(), min_size=6, max_size=6),
+)
+def test_after_any_changes_each_gradient_is_the_mean(
+    changes: list[tuple[str, int]], hooked: bool, averaged: list[bool]
+) -> None:
+    ranks = make_hooked()[1] if hooked else make()[1]
+    for (what, i), synchronised in zip(changes, averaged, strict=False):
+        for rank in ranks:
+            CHANGES[what](rank, i)
+            for parameter in rank.parameters:
+                parameter.grad = None
+            rank.reducer.synchronised = synchronised
+        trained = [p.requires_grad for p in ranks[0].parameters]
+        if not any(trained):
+            continue
+        backward_on(ranks, everything)
+        for rank in ranks:
+            own = 1.0 if synchronised else float(rank.group.rank)
+            assert rank.gradients() == [
+                10.0 * i + own if needed else None for i, needed in enumerate(trained)
+            ]
+
+
+def test_an_unchanged_model_sends_nothing_for_it() -> None:
+    job, ranks = make(2)
+    for _ in range(3):
+        backward_on(ranks, everything)
+    assert len(job.groups[0].labels) == 3 * 2 + 1  # buckets, and the order once
+
+
+def test_models_that_changed_differently_fail_on_every_rank() -> None:
+    _, ranks = make(2)
+    backward_on(ranks, everything)
+    for i, rank in enumerate(ranks):
+        rank.parameters.append(tensor([1.0, 2.0], requires_grad=True))
+        rank.parameters[i].requires_grad_(False)
+    for (completion,) in [rank.begin(2)[1] for rank in ranks]:
+        with pytest.raises(CollectiveMismatchError, match="different models"):
+            completion.wait()
 
 
 # -- hooks ---------------------------------------------------------------------------------------
