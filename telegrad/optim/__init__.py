@@ -1,9 +1,10 @@
 """Optimizers, which apply pure array updates to parameters, and learning-rate schedules."""
 
 from telegrad.optim.adam import Adam, AdamW
+from telegrad.optim.groups import Group, HasGroups
 from telegrad.optim.lion import Lion
 from telegrad.optim.loss_scale import LossScale
-from telegrad.optim.optimizer import Group, HasGroups, Optimizer, Params, State
+from telegrad.optim.optimizer import Optimizer, Params, State
 from telegrad.optim.rmsprop import Adagrad, RMSprop
 from telegrad.optim.schedulers import (
     CosineAnnealingLR,

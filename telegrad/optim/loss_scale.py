@@ -22,6 +22,7 @@ from telegrad import kernels
 from telegrad.arrays import CPU, device_of, is_array, is_cupy, is_floating, namespace
 from telegrad.autograd import RowSparse, Tensor
 from telegrad.optim.optimizer import Optimizer
+from telegrad.optim.saved_state import entries
 from telegrad.types import Array
 
 
@@ -182,9 +183,16 @@ class LossScale:
         return {"value": float(self.value), "good_steps": int(self.good_steps)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restores the state."""
-        self.value = float(state_dict["value"])
-        self.good_steps = int(state_dict["good_steps"])
+        """Restores the state.
+
+        Raises:
+            TypeError: The state is no mapping.
+            ValueError: The state is of something else.
+        """
+        value, good_steps = entries("LossScale", state_dict, value=float, good_steps=int)
+        if not value > 0:
+            raise ValueError(f"state does not fit LossScale: value is {value}")
+        self.value, self.good_steps = value, good_steps
 
 
 def _items(gradient: Any) -> Any:

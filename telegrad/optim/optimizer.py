@@ -15,125 +15,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, ClassVar, Final, TypeAlias, cast
 
 import numpy as np
 
 from telegrad import kernels
 from telegrad.arrays import (
-    as_array,
     check_devices,
-    device_of,
     is_array,
     is_cupy,
     namespace,
-    to_device,
 )
 from telegrad.autograd import Gradient, RowSparse, Tensor, is_row_sparse
 from telegrad.autograd.seams import change_rows, replace_all, replace_data, steady
-from telegrad.types import Array, Shape
-
-# -- saved state: copies of an optimizer's state, and checks before it is loaded -----------------
-
-
-def copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of `state` with copies of its arrays."""
-    return {name: namespace(x).array(x) if is_array(x) else x for name, x in state.items()}
-
-
-def restored(saved: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
-    """Returns `saved` with arrays copied to the dtype and device of `parameter`.
-
-    Numbers stay numbers. An array of no axes becomes a number if the parameter has axes.
-    """
-    found: dict[str, Any] = {}
-    for name, x in saved.items():
-        array = _array(x)
-        if isinstance(x, (bool, int, float)) or array.shape != parameter.shape:
-            found[name] = array.item()
-        else:
-            moved = to_device(array, device_of(parameter.data))
-            found[name] = namespace(moved).array(moved, dtype=parameter.dtype, copy=True)
-    return found
-
-
-def check_saved_state(
-    who: str,
-    own: Sequence[Mapping[str, Any]],
-    defaults: Mapping[str, Any],
-    shapes: Mapping[int, Shape],
-    groups: Sequence[Mapping[str, Any]],
-    states: Mapping[int, Mapping[str, Any]],
-) -> None:
-    """Checks that saved state fits the groups of an optimizer.
-
-    Args:
-        who: The name of the optimizer that loads, for messages.
-        own: The groups of that optimizer.
-        defaults: Its options.
-        shapes: The shapes of its parameters, by number.
-        groups: The saved groups, with numbers as their `params`.
-        states: The saved state of each parameter, by its number.
-
-    Raises:
-        ValueError: Something does not fit; the message lists the differences.
-    """
-    counts = [len(group["params"]) for group in own], [len(group["params"]) for group in groups]
-    problems = []
-    if counts[0] != counts[1]:
-        problems.append(f"its groups have {counts[1]} parameters, {counts[0]} needed")
-    for i, group in enumerate(groups):
-        missing = [name for name in defaults if name not in group]
-        if missing:
-            problems.append(f"group {i} lacks {', '.join(missing)}")
-    for i, state in states.items():
-        if i not in shapes:
-            problems.append(f"parameter {i} is none of {len(shapes)}")
-            continue
-        problems += [
-            f"{name} of parameter {i} has shape {np.shape(x)}, {shapes[i]} needed"
-            for name, x in state.items()
-            if np.shape(x) not in ((), shapes[i])
-        ]
-    if problems:
-        raise ValueError(f"state does not fit {who}: {'; '.join(problems)}")
-
-
-def _array(value: Any) -> Any:
-    return value.data if isinstance(value, Tensor) else as_array(value)
-
-
-# -- `Optimizer` ---------------------------------------------------------------------------------
-
-INITIAL_LR = "initial_lr"
-"""The key that schedulers add to a group: the learning rate before the first scheduler."""
+from telegrad.optim.groups import Group, Groups, as_groups
+from telegrad.optim.saved_state import check_saved_state, copied, restored, saved_parts
+from telegrad.types import Array
 
 State: TypeAlias = Mapping[str, Any]
 """An optimizer's state of one parameter: arrays and numbers by name, empty at first. Nothing else
 refers to its arrays."""
 
-Group: TypeAlias = dict[str, Any]
-"""A group: parameters, under `params`, and the options of their steps."""
-
 Params: TypeAlias = Iterable[Tensor | Mapping[str, Any]]
 """Either parameters or groups of them, not both."""
-
-
-@runtime_checkable
-class HasGroups(Protocol):
-    """The interface that schedulers need: `Optimizer` has it, and optimizers of remote parameters.
-
-    Attributes:
-        defaults: The options of groups that do not set them.
-        param_groups: The groups, each a dict with its options.
-
-    >>> from telegrad import optim, tensor
-    >>> isinstance(optim.SGD([tensor(1.0, requires_grad=True)], lr=0.1), HasGroups)
-    True
-    """
-
-    defaults: dict[str, Any]
-    param_groups: list[Group]
 
 
 # All are False for NaN, so NaN is refused, too.
@@ -185,16 +89,16 @@ class Optimizer(ABC):
         self.check(self.defaults)
         self.param_groups: list[Group] = []
         self._states: dict[Tensor, State] = {}
-        self._group_of: dict[Tensor, Group] = {}
+        self._groups = Groups()
         by = next(each for each in type(self).__mro__ if "update" in vars(each))
         self._has_rule = "rule" in vars(by)  # not that of a class whose `update` is overridden
-        for group in _as_groups(params):
+        for group in as_groups(params):
             self.add_param_group(group)
 
     @property
     def params(self) -> tuple[Tensor, ...]:
         """The parameters of all groups, in the order given."""
-        return tuple(self._group_of)
+        return tuple(self._groups.read(self))
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Adds parameters with options of their own.
@@ -206,20 +110,7 @@ class Optimizer(ABC):
             TypeError: A parameter is not a Tensor.
             ValueError: The group is empty, or a parameter or an option is invalid.
         """
-        options = {**self.defaults, **{k: x for k, x in group.items() if k != "params"}}
-        unknown = sorted(options.keys() - self.defaults.keys() - {INITIAL_LR})
-        if unknown:
-            raise ValueError(
-                f"{type(self).__name__} has no option {', '.join(unknown)}; a group may have "
-                f"{', '.join(self.defaults) or 'none'}"
-            )
-        self.check(options)
-        params = _checked(group.get("params", ()), len(self._group_of))
-        if not self._group_of.keys().isdisjoint(params):
-            raise ValueError("a parameter is given twice")
-        made = {"params": list(params), **options}
-        self.param_groups.append(made)
-        self._group_of.update(dict.fromkeys(params, made))
+        self._groups.add(self, group)
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Checks options; subclasses may override this method.
@@ -227,7 +118,7 @@ class Optimizer(ABC):
         Raises:
             ValueError: An option is out of its range.
         """
-        if not all(_IN_RANGE[words](options[name]) for name, words in self._ranges.items()):
+        if not all(_is_in_range(words, options[name]) for name, words in self._ranges.items()):
             wanted = ", ".join(f"{name} {words}" for name, words in self._ranges.items())
             given = ", ".join(f"{name}={options[name]}" for name in self._ranges)
             raise ValueError(f"{type(self).__name__} needs {wanted}, not {given}")
@@ -280,7 +171,7 @@ class Optimizer(ABC):
             skip: True to change nothing; an array on a GPU is not waited for, see `apply`.
             scale: A factor for the gradients; likewise.
         """
-        gradients = {p: p.grad for p in self._group_of if p.grad is not None}
+        gradients = {p: p.grad for p in self._groups.read(self) if p.grad is not None}
         self.apply(gradients, skip=skip, scale=scale)
 
     def apply(
@@ -314,7 +205,7 @@ class Optimizer(ABC):
         as_it_is = type(scale) is float and scale == 1.0
         known: Group | None = None
         for parameter, gradient in own:  # group by group
-            group = self._group_of[parameter]
+            group = self._groups.of[parameter]
             if group is not known:
                 known, options = group, self._options(group)
             try:
@@ -338,13 +229,13 @@ class Optimizer(ABC):
             parameter, gradient = pair
             dense = type(gradient) is not np.ndarray and is_cupy(gradient)
             if dense and kernels.steps_dtype(dtype := parameter.dtype):
-                key = id(self._group_of[parameter]), dtype, gradient.data.device_id
+                key = id(self._groups.of[parameter]), dtype, gradient.data.device_id
                 together.setdefault(key, []).append(pair)
             else:
                 others.append(pair)
         batches: list[tuple[list[tuple[Tensor, Any]], Mapping[str, Any]]] = []
         for pairs in together.values():
-            options = self._options(self._group_of[pairs[0][0]])
+            options = self._options(self._groups.of[pairs[0][0]])
             rule = self.rule(options, first=True)
             if rule is None:
                 others += pairs
@@ -433,13 +324,13 @@ class Optimizer(ABC):
     def _without_memory(self, parameters: Sequence[Tensor]) -> str:
         """Tells that a step of parameters, or what they need together, has found no memory."""
         wanted = {*map(id, parameters)}
-        of = [f"{i} of shape {p.shape}" for i, p in enumerate(self._group_of) if id(p) in wanted]
+        of = [f"{i} of shape {p.shape}" for i, p in enumerate(self._groups.of) if id(p) in wanted]
         return f"no memory was left for {type(self).__name__}'s step of parameter {', '.join(of)}"
 
     def _own(self, gradients: Mapping[Tensor, Gradient]) -> list[tuple[Tensor, Any]]:
         """Returns the parameters in `gradients`, each with its array; checks the shapes."""
         own: list[tuple[Tensor, Any]] = []
-        for parameter in self._group_of:
+        for parameter in self._groups.read(self):
             if parameter not in gradients:
                 continue
             gradient: Any = gradients[parameter]
@@ -547,7 +438,7 @@ class Optimizer(ABC):
 
     def zero_grad(self) -> None:
         """Sets the `grad` of every parameter to None."""
-        for parameter in self._group_of:
+        for parameter in self._groups.read(self):
             parameter.grad = None
 
     def __repr__(self) -> str:
@@ -564,7 +455,7 @@ class Optimizer(ABC):
             As `state` the state of each parameter by its number; as `param_groups` the options of
             each group, with the numbers of its `params`.
         """
-        number = {parameter: i for i, parameter in enumerate(self._group_of)}
+        number = {parameter: i for i, parameter in enumerate(self._groups.read(self))}
         groups = [
             {**group, "params": [number[p] for p in group["params"]]} for group in self.param_groups
         ]
@@ -582,19 +473,30 @@ class Optimizer(ABC):
         first change.
 
         Raises:
-            ValueError: Groups, options or shapes differ; the message lists the differences.
+            TypeError: The state is no mapping.
+            ValueError: Groups, options or shapes differ, or the state is of something else; the
+                message lists the differences.
         """
-        groups, states = state_dict["param_groups"], state_dict["state"]
-        shapes = {i: parameter.shape for i, parameter in enumerate(self._group_of)}
-        known = (self.param_groups, self.defaults, shapes)
-        check_saved_state(type(self).__name__, *known, groups, states)
+        who = type(self).__name__
+        groups, states = saved_parts(who, state_dict)
+        params = tuple(self._groups.read(self))
+        shapes = {i: parameter.shape for i, parameter in enumerate(params)}
+        check_saved_state(who, self.param_groups, self.defaults, shapes, groups, states)
         for theirs in groups:
             self.check(theirs)
+        found: dict[Tensor, State] = {
+            p: restored(states[i], p) for i, p in enumerate(params) if i in states
+        }
         for own, theirs in zip(self.param_groups, groups, strict=True):
             own.update({name: x for name, x in theirs.items() if name != "params"})
-        self._states = {
-            p: restored(states[i], p) for i, p in enumerate(self._group_of) if i in states
-        }
+        self._states = found
+
+
+def _is_in_range(words: str, option: Any) -> bool:
+    try:
+        return _IN_RANGE[words](option)
+    except TypeError:  # no number
+        return False
 
 
 def _said(option: Any) -> str:
@@ -616,33 +518,6 @@ def _held(state: Mapping[str, Any], names: Iterable[str], like: Any) -> list[Any
         exact = x.dtype == like.dtype and x.flags.c_contiguous
         held.append(x if exact else x.astype(like.dtype, order="C"))
     return held
-
-
-def _as_groups(params: Any) -> list[Mapping[str, Any]]:
-    if isinstance(params, Tensor):
-        raise TypeError("params is one tensor, not several; write [param]")
-    found = list(params)
-    if not found:
-        raise ValueError("an optimizer needs at least one parameter")
-    return found if isinstance(found[0], Mapping) else [{"params": found}]
-
-
-def _checked(params: Any, first: int) -> tuple[Tensor, ...]:
-    found = (params,) if isinstance(params, Tensor) else tuple(params)
-    if not found:
-        raise ValueError("an optimizer needs at least one parameter, and so does each group")
-    for i, parameter in enumerate(found, start=first):
-        if not isinstance(parameter, Tensor):
-            raise TypeError(f"parameter {i} must be a Tensor, not {type(parameter).__name__}")
-        if not parameter.is_leaf or not parameter.requires_grad:
-            what = "needs no gradient" if parameter.is_leaf else "was computed"
-            raise ValueError(
-                f"parameter {i} is not a leaf that needs a gradient (shape {parameter.shape}): it "
-                f"{what}; pass [p for p in params if p.is_leaf and p.requires_grad]"
-            )
-    if len(set(found)) != len(found):
-        raise ValueError("a parameter is given twice")
-    return found
 
 
 # -- updates in blocks that stay in a core's cache -----------------------------------------------

@@ -14,13 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from telegrad.autograd import Tensor
-from telegrad.optim.optimizer import INITIAL_LR, HasGroups
+from telegrad.optim.groups import INITIAL_LR, Group, HasGroups
+from telegrad.optim.saved_state import entries
 
 
 class Scheduler(ABC):
     """Sets the `lr` of each group of an optimizer; subclasses write `rate`.
 
     The constructor sets the rates of the first step. Call `step()` after the optimizer's `step()`.
+    A call that raises changes nothing.
+
+    A group that is added later keeps its own rate until the next `step()`; that rate is its base.
 
     Args:
         optimizer: The optimizer; its groups' present rates are the bases, unless it already had a
@@ -48,11 +52,14 @@ class Scheduler(ABC):
         if not isinstance(optimizer, HasGroups):
             raise TypeError(f"{type(self).__name__} needs an Optimizer, not {optimizer!r}")
         self.optimizer = optimizer
-        for group in self.optimizer.param_groups:
-            group.setdefault(INITIAL_LR, group["lr"])
-        self.base_lrs: list[float] = [group[INITIAL_LR] for group in self.optimizer.param_groups]
         self.last_epoch = last_epoch
         self.step()
+
+    @property
+    def base_lrs(self) -> list[float]:
+        """The rate of each group before any scheduler."""
+        groups: list[dict[str, Any]] = self.optimizer.param_groups
+        return [group[INITIAL_LR if INITIAL_LR in group else "lr"] for group in groups]
 
     @abstractmethod
     def rate(self, base: float, t: int) -> float:
@@ -63,15 +70,24 @@ class Scheduler(ABC):
             t: The number of steps made, from 0.
         """
 
+    def options_at(self, t: int, base: float, group: Group) -> dict[str, Any]:
+        """Returns the options of a group that are different after `t` steps."""
+        return {"lr": self.rate(base, t)}
+
     def step(self) -> None:
         """Sets the rates of the next step."""
-        self.last_epoch += 1
-        self.set_groups(self.last_epoch)
+        self._move_to(self.last_epoch + 1, self.base_lrs)
 
-    def set_groups(self, t: int) -> None:
-        """Sets the rates after `t` steps."""
-        for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
-            group["lr"] = self.rate(base, t)
+    def _move_to(self, t: int, bases: Sequence[float]) -> None:
+        """Sets the options of all groups after `t` steps; all are computed before the first."""
+        groups = self.optimizer.param_groups
+        found = [
+            {INITIAL_LR: base, **self.options_at(t, base, group)}
+            for base, group in zip(bases, groups, strict=True)
+        ]
+        for group, options in zip(groups, found, strict=True):
+            group.update(options)
+        self.last_epoch = t
 
     def get_last_lr(self) -> list[float]:
         """Returns the present rate of each group."""
@@ -88,16 +104,16 @@ class Scheduler(ABC):
         """Restores what `state_dict()` returned, for a scheduler with the same options.
 
         Raises:
-            ValueError: The state has another number of groups.
+            TypeError: The state is no mapping.
+            ValueError: The state has another number of groups, or is of something else.
         """
-        if len(state_dict["base_lrs"]) != len(self.optimizer.param_groups):
+        bases, t = entries(type(self).__name__, state_dict, base_lrs=list, last_epoch=int)
+        if len(bases) != len(self.optimizer.param_groups):
             raise ValueError(
-                f"state of {len(state_dict['base_lrs'])} groups for an optimizer of "
+                f"state of {len(bases)} groups for an optimizer of "
                 f"{len(self.optimizer.param_groups)}"
             )
-        self.base_lrs = list(state_dict["base_lrs"])
-        self.last_epoch = int(state_dict["last_epoch"])
-        self.set_groups(self.last_epoch)
+        self._move_to(t, bases)
 
 
 @final
@@ -390,18 +406,16 @@ class OneCycleLR(Scheduler):
             return self._anneal(start, middle, t / top if top else 1.0)
         return self._anneal(middle, end, (t - top) / (last - top))
 
-    def set_groups(self, t: int) -> None:
-        """Sets the rates and the momenta after `t` steps."""
-        super().set_groups(t)
+    def options_at(self, t: int, base: float, group: Group) -> dict[str, Any]:
+        """Returns the rate and the momentum of a group after `t` steps."""
+        options = super().options_at(t, base, group)
         if self.momenta is None:
-            return
+            return options
         high, low = self.momenta
         momentum = self._at(t, high, low, high)
-        for group in self.optimizer.param_groups:
-            if "betas" in group:
-                group["betas"] = (momentum, *group["betas"][1:])
-            else:
-                group["momentum"] = momentum
+        if "betas" in group:
+            return {**options, "betas": (momentum, *group["betas"][1:])}
+        return {**options, "momentum": momentum}
 
 
 @final
@@ -453,20 +467,11 @@ class SequentialLR(Scheduler):
         i = bisect_right(self.milestones, t)
         return self.schedulers[i].rate(base, t - (self.milestones[i - 1] if i else 0))
 
-    def set_groups(self, t: int) -> None:
-        """Sets the rates after `t` steps by the schedule that is active then."""
+    def options_at(self, t: int, base: float, group: Group) -> dict[str, Any]:
+        """Returns the options of a group after `t` steps by the schedule that is active then."""
         i = bisect_right(self.milestones, t)
-        self.schedulers[i].set_groups(t - (self.milestones[i - 1] if i else 0))
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restores what `state_dict()` returned, in each of the schedules, too.
-
-        Raises:
-            ValueError: The state has another number of groups.
-        """
-        for scheduler in self.schedulers:
-            scheduler.base_lrs = list(state_dict["base_lrs"])
-        super().load_state_dict(state_dict)
+        t -= self.milestones[i - 1] if i else 0
+        return self.schedulers[i].options_at(t, base, group)
 
 
 def _cosine(start: float, end: float, part: float) -> float:
@@ -577,8 +582,13 @@ class ReduceLROnPlateau:
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restores what `state_dict()` returned."""
-        self.best = float(state_dict["best"])
-        self.num_bad_epochs = int(state_dict["num_bad_epochs"])
-        self.cooldown_counter = int(state_dict["cooldown_counter"])
-        self.last_epoch = int(state_dict["last_epoch"])
+        """Restores what `state_dict()` returned.
+
+        Raises:
+            TypeError: The state is no mapping.
+            ValueError: The state is of something else.
+        """
+        wanted = {"num_bad_epochs": int, "cooldown_counter": int, "last_epoch": int}
+        best, *counts = entries(type(self).__name__, state_dict, best=float, **wanted)
+        self.best = best
+        self.num_bad_epochs, self.cooldown_counter, self.last_epoch = counts

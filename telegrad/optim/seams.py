@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from telegrad.optim.optimizer import check_saved_state
+from telegrad.optim.saved_state import check_saved_state, saved_parts
 
-__all__ = ["check_saved_state"]
+__all__ = ["check_saved_state", "saved_parts"]

@@ -50,6 +50,87 @@ def test_it_goes_on_where_it_was(make: Any) -> None:
         second.load_state_dict({"base_lrs": [1.0], "last_epoch": 0})
 
 
+@pytest.mark.parametrize("make", CASES)
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_group_that_was_added_later_is_scheduled_from_its_own_rate(
+    make: Any, before: int
+) -> None:
+    def added_after(steps: int) -> tuple[Any, Any]:
+        optimizer = made()
+        scheduler = make(optimizer)
+        rates(scheduler, steps)
+        optimizer.add_param_group({"params": [tensor(1.0, requires_grad=True)], "lr": 3.0})
+        return optimizer, scheduler
+
+    _, scheduler = added_after(before)
+    assert scheduler.get_last_lr()[2] == 3.0  # until the next step
+    assert scheduler.base_lrs == [0.2, 0.4, 3.0]
+    scheduler.step()
+    whole = made()
+    whole.add_param_group({"params": [tensor(1.0, requires_grad=True)], "lr": 3.0})
+    all_along = make(whole)
+    rates(all_along, before + 1)
+    assert scheduler.get_last_lr() == all_along.get_last_lr()
+    resumed = make(added_after(0)[0])
+    resumed.load_state_dict(scheduler.state_dict())
+    assert rates(resumed, 3) == rates(all_along, 3)
+
+
+def test_a_plateau_reduces_groups_that_were_added_later() -> None:
+    optimizer = made(0.5)
+    scheduler = optim.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+    scheduler.step(1.0)
+    optimizer.add_param_group({"params": [tensor(1.0, requires_grad=True)], "lr": 3.0})
+    scheduler.step(2.0)
+    assert scheduler.get_last_lr() == [0.25, 0.5, 1.5]
+
+
+def fails_at(t: int, base: float = 1.0) -> Callable[[int], float]:
+    """A function of which the second group's rate cannot be computed at `t`."""
+    calls = []
+
+    def rate(now: int) -> float:
+        calls.append(now)
+        if now >= t and len(calls) % 2 == 0:
+            raise ArithmeticError("no rate")
+        return 1 / (1 + now)
+
+    return rate
+
+
+def test_a_step_that_fails_changes_nothing() -> None:
+    """The groups before the one that failed had new rates, and the step was counted."""
+    optimizer = made(momentum=0.9)
+    scheduler = optim.LambdaLR(optimizer, fails_at(2))
+    scheduler.step()
+    before = [dict(group) for group in optimizer.param_groups]
+    for _ in range(2):
+        with pytest.raises(ArithmeticError):
+            scheduler.step()
+        assert [dict(group) for group in optimizer.param_groups] == before
+        assert scheduler.last_epoch == 1
+    with pytest.raises(ArithmeticError):
+        scheduler.load_state_dict({"base_lrs": [7.0, 8.0], "last_epoch": 5})
+    with pytest.raises(ValueError, match="last_epoch is 'x'"):
+        scheduler.load_state_dict({"base_lrs": [7.0, 8.0], "last_epoch": "x"})
+    assert [dict(group) for group in optimizer.param_groups] == before
+    cycle = optim.OneCycleLR(optimizer, 1.0, 1, pct_start=0.0)
+    cycle.step()
+    before = [dict(group) for group in optimizer.param_groups]
+    with pytest.raises(ValueError, match="has no step 2"):
+        cycle.step()
+    assert [dict(group) for group in optimizer.param_groups] == before
+    assert cycle.last_epoch == 1
+
+
+def test_a_scheduler_that_cannot_be_made_changes_nothing() -> None:
+    optimizer = made()
+    before = [dict(group) for group in optimizer.param_groups]
+    with pytest.raises(ArithmeticError):
+        optim.LambdaLR(optimizer, fails_at(0))
+    assert [dict(group) for group in optimizer.param_groups] == before
+
+
 def test_the_optimizer_steps_with_the_rate() -> None:
     x = tensor(1.0, requires_grad=True)
     optimizer = optim.SGD([x], lr=0.5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -144,6 +144,50 @@ def added_group() -> None:
 
 def test_a_group_may_be_added(cluster: Cluster) -> None:
     cluster.call(0, added_group)
+
+
+def added_after_a_scheduler() -> None:
+    parts = make_parts(["worker1", "worker2"])
+    optimizer = DistributedOptimizer(optim.SGD, rrefs_of(parts[:1]), lr=0.1, momentum=0.9)
+    own, params = local(2)
+    expected = optim.SGD(params[:2], lr=0.1, momentum=0.9)
+    schedulers = [optim.OneCycleLR(each, 0.2, 8) for each in (optimizer, expected)]
+    for x in XS[:6]:
+        step(optimizer, parts, x)
+        step_here(expected, own, x)
+        for scheduler in schedulers:
+            scheduler.step()
+        if x is XS[2]:
+            optimizer.add_param_group({"params": rrefs_of(parts[1:]), "lr": 0.02})
+            expected.add_param_group({"params": params[2:], "lr": 0.02})
+        assert schedulers[0].get_last_lr() == schedulers[1].get_last_lr()
+    close(values(parts), values(own))
+
+
+def test_a_group_may_be_added_after_a_scheduler(cluster: Cluster) -> None:
+    cluster.call(0, added_after_a_scheduler)
+
+
+def edited_groups() -> None:
+    parts = make_parts(TWO)
+    optimizer = DistributedOptimizer(optim.SGD, grouped(rrefs_of(parts)), lr=0.1)
+    before, whole = values(parts), list(optimizer.param_groups)
+    edits: list[tuple[Callable[[list[Any]], Any], str]] = [
+        (lambda groups: groups.append({"params": [4], "lr": 1.0}), r"param_groups\[2\]"),
+        (lambda groups: groups.pop(0), r"param_groups\[0\]"),  # the others would get its rate
+        (lambda groups: groups[1]["params"].pop(), r"param_groups\[1\]"),
+    ]
+    for edit, words in edits:
+        edit(optimizer.param_groups)
+        for act in (lambda: step(optimizer, parts, XS[0]), optimizer.state_dict):
+            with pytest.raises(ValueError, match=f"{words}.* write add_param_group"):
+                act()
+        optimizer.param_groups[:] = whole
+    close(values(parts), before)
+
+
+def test_groups_of_which_no_owner_has_heard_are_refused(cluster: Cluster) -> None:
+    cluster.call(0, edited_groups)
 
 
 # -- the norm over all owners ---------------------------------------------------------------------
@@ -385,6 +429,8 @@ def state_that_does_not_fit() -> None:
         ({**saved, "state": {9: {}}}, "parameter 9 is none of 4"),
         ({**saved, "param_groups": [{**group, "momentum": -2.0}]}, "SGD needs lr >= 0"),
         ({**saved, "param_groups": [{"params": group["params"]}]}, "group 0 lacks lr"),
+        ({"state": 5}, "it lacks param_groups; state is 5"),
+        ({**saved, "loss_scale": {"value": "large"}}, "lacks good_steps|value is 'large'"),
     ]
     for state, words in cases:
         with pytest.raises(ValueError, match=words):

@@ -7,16 +7,18 @@ step(context_id) ──────────────▶ optimizer.apply(t
 
 from __future__ import annotations
 
+import reprlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from typing import Any, final
 
 from telegrad.autograd import Tensor
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import BlockingCallError, CallTimeoutError, WorkerLostError
 from telegrad.optim import LossScale, Optimizer
-from telegrad.optim.seams import check_saved_state
+from telegrad.optim.seams import check_saved_state, saved_parts
 from telegrad.parallel.optimizer.conductor import ANSWER_SECONDS, Conductor
 from telegrad.parallel.optimizer.owners import (
     GroupPart,
@@ -102,8 +104,8 @@ def _rrefs(params: list[Any], name: str) -> list[RRef[Any]]:
 
 # What a copy on another worker has; it counts its own steps.
 _TRAVELS = (
-    "_conductor", "_made_of", "_owners", "_shapes", "_staleness", "defaults", "loss_scale",
-    "param_groups",
+    "_conductor", "_made_of", "_numbers", "_owners", "_shapes", "_staleness", "defaults",
+    "loss_scale", "param_groups",
 )  # fmt: skip
 
 
@@ -145,7 +147,8 @@ class DistributedOptimizer:
 
     Attributes:
         param_groups: Dicts with the options of each group; `params` are the parameters' numbers. A
-            step uses their present values; schedulers of `telegrad.optim` set them.
+            step uses the present options; schedulers of `telegrad.optim` set them. The groups
+            themselves change by `add_param_group` alone.
         defaults: The options of groups that state none.
         loss_scale: The argument of that name.
 
@@ -192,6 +195,7 @@ class DistributedOptimizer:
         facts = self._owners.ask_all("facts", lambda _: (), None)
         self.loss_scale = loss_scale
         self._shapes: dict[int, Shape] = {}
+        self._numbers: list[list[int]] = []  # of each group's parameters
         self.defaults: dict[str, Any] = facts[0].defaults
         self.param_groups: list[dict[str, Any]] = []
         self._take_groups([len(group["params"]) for group in groups], facts)
@@ -226,7 +230,8 @@ class DistributedOptimizer:
 
         Raises:
             ContextError: The context was released.
-            ValueError: This worker is none of the trainers.
+            ValueError: This worker is none of the trainers, or `param_groups` has other groups or
+                parameters than the owners.
             WorkerLostError: An owner is lost, or the worker at which the trainers wait.
             CallTimeoutError: An owner, or another trainer, did not come in time.
             BlockingCallError: On an event loop that telegrad runs.
@@ -311,6 +316,7 @@ class DistributedOptimizer:
             )
         if not isinstance(group, Mapping):
             raise TypeError(f"add_param_group takes a dict with 'params', not {group!r}")
+        self._check_groups()
         groups, _ = rref_groups([group])
         known = {owner.worker: owner for owner in self._owners.members}
         found = parts_by_owner(groups, len(self.param_groups), len(self._shapes))
@@ -336,6 +342,7 @@ class DistributedOptimizer:
         Returns:
             `state`, `param_groups`, and `loss_scale` if there is one.
         """
+        self._check_groups()
         states = self._owners.ask_all("state", lambda _: (), None)
         found: dict[str, Any] = {
             "state": dict(sorted((i, each) for state in states for i, each in state.items())),
@@ -352,14 +359,19 @@ class DistributedOptimizer:
         owners check it before anything changes. Other copies of this optimizer keep their options.
 
         Raises:
-            ValueError: Groups, options or shapes differ; the message lists all differences.
+            TypeError: The state is no mapping.
+            ValueError: Groups, options or shapes differ, or the state is of something else; the
+                message lists all differences.
         """
-        groups, states = state_dict["param_groups"], state_dict["state"]
+        self._check_groups()
+        groups, states = saved_parts("the optimizer", state_dict)
         known = (self.param_groups, self.defaults, self._shapes)
         check_saved_state("the optimizer", *known, groups, states)
         names = list(self.defaults)
         options = {i: {name: each[name] for name in names} for i, each in enumerate(groups)}
         self._owners.ask_all("check_options", lambda owner: (_of(options, owner),), None)
+        if self.loss_scale is not None and "loss_scale" in state_dict:
+            self.loss_scale.load_state_dict(state_dict["loss_scale"])
 
         def part(owner: Owner) -> tuple[Any, ...]:
             numbers = {n for i in owner.groups for n in self.param_groups[i]["params"]}
@@ -368,8 +380,6 @@ class DistributedOptimizer:
         self._owners.ask_all("load", part, None)
         for own, theirs in zip(self.param_groups, groups, strict=True):
             own.update({name: x for name, x in theirs.items() if name != "params"})
-        if self.loss_scale is not None and "loss_scale" in state_dict:
-            self.loss_scale.load_state_dict(state_dict["loss_scale"])
 
     def __repr__(self) -> str:
         owners = ", ".join(owner.worker.name for owner in self._owners.members)
@@ -409,8 +419,20 @@ class DistributedOptimizer:
         self._may_be_ahead = False
 
     def _options(self) -> dict[int, dict[str, Any]]:
+        self._check_groups()
         names = list(self.defaults)
         return {i: {k: group[k] for k in names} for i, group in enumerate(self.param_groups)}
+
+    def _check_groups(self) -> None:
+        """Refuses groups that were added, removed or edited here, of which no owner has heard."""
+        found = [group.get("params") for group in self.param_groups]
+        for i, (here, there) in enumerate(zip_longest(found, self._numbers)):
+            if here != there:
+                raise ValueError(
+                    f"param_groups[{i}] of this DistributedOptimizer has the parameters "
+                    f"{reprlib.repr(here)}, and {reprlib.repr(there)} at their owners; edit "
+                    "options alone, and write add_param_group(...) for further parameters"
+                )
 
     def _owner(self, worker: WorkerInfo, parts: list[GroupPart], *, grouped: bool) -> Owner:
         optimizer_class, args, kwargs = self._made_of
@@ -425,6 +447,7 @@ class DistributedOptimizer:
             first = sum(len(group["params"]) for group in self.param_groups)
             numbers = list(range(first, first + size))
             self.param_groups.append({"params": numbers, **options[len(self.param_groups)]})
+            self._numbers.append(list(numbers))
         for fact in facts:
             self._shapes.update(fact.shapes)
 
