@@ -15,7 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
@@ -180,7 +180,7 @@ class _Examination:
         by, peer = asked[0]
         speed = self._ask(
             by,
-            partial(of_plain, Speed),
+            lambda sent: _said_by(by, of_plain(Speed, sent)),
             lambda words: Speed(words=f"{by.name!r} did not say: {words}"),
             self._pair_seconds,
             ask="speed",
@@ -217,7 +217,7 @@ class _Examination:
         except TelegradError as error:
             return fail(in_words(error))
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
-            return fail(f"it answered garbage ({error!r})")
+            return fail(f"it answered garbage ({error!r:.200})")
 
     def _together(self, func: Callable[[Any], T], over: Sequence[Any]) -> list[T]:
         """Calls a function with each of these at once; the calls wait for other workers."""
@@ -231,3 +231,8 @@ class _Examination:
             raise
         pool.shutdown()
         return results
+
+
+def _said_by(worker: WorkerInfo, speed: Speed) -> Speed:
+    """Names the worker that says why a measurement is missing."""
+    return replace(speed, words=f"{worker.name!r} says: {speed.words}") if speed.words else speed

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
+from functools import partial
+from ipaddress import ip_address
 from typing import Any, Final, TypeVar, final
+from urllib.parse import quote
 
 from telegrad.transport import Dial, is_loopback_address, split_host
 from telegrad.types import WorkerInfo
+from telegrad.wire import escaped
 
 H = TypeVar("H", bound=Hashable)
 P = TypeVar("P", bound=tuple[Any, Any])
+V = TypeVar("V")
 F = TypeVar("F", "Address", "DoctorWorker", "Dial", "Speed")
 
 
@@ -124,17 +130,87 @@ class Speed:
         return Speed(self.round_trip, self.back, self.there, self.words)
 
 
+# Another worker may send anything, and what it sends stands in reports. So each field is bounded,
+# and has one of these forms: a number, a word without a space, or a text in one line.
+MOST_TEXT: Final = 1000  # characters
+MOST_WORD: Final = 200
+MOST_ENTRIES: Final = 1000
+MOST_NUMBER: Final = 2**63
+_IN_WORDS: Final = "/:[]@+!*%"  # with letters, digits and _.-~; nothing that a shell reads
+_WORDS: Final = frozenset({"host", "host_id", "interface", "coordinator", "transport"})
+
+
+def _word(sent: Any) -> str:
+    """Returns a word; what no host, address or version has stands in it as %XX.
+
+    >>> _word("node1.lan"), _word("a b;$x")
+    ('node1.lan', 'a%20b%3B%24x')
+    """
+    return quote(_typed(str, sent)[:MOST_WORD], safe=_IN_WORDS)
+
+
+def _text(sent: Any) -> str:
+    return escaped(_typed(str, sent), most=MOST_TEXT)
+
+
+def _typed(cls: type[V], sent: Any) -> V:
+    if type(sent) is not cls:
+        raise TypeError(f"a {cls.__name__} was to come, not a {type(sent).__name__}")
+    return sent
+
+
+def _count(sent: Any) -> int:
+    if not 0 <= _typed(int, sent) < MOST_NUMBER:
+        raise ValueError("a number is too large, or negative")
+    return int(sent)
+
+
+def _amount(sent: Any) -> float | None:
+    if sent is None:
+        return None
+    if not 0 <= (amount := float(sent)) < math.inf:
+        raise ValueError("a measurement is no number, or negative")
+    return amount
+
+
+def _entries(sent: Any) -> Any:
+    if len(sent) > MOST_ENTRIES:
+        raise ValueError(f"{len(sent)} entries, at most {MOST_ENTRIES} are read")
+    return sent
+
+
+def _word_list(sent: Any) -> tuple[str, ...]:
+    return tuple(map(_word, _entries(sent)))
+
+
+def _endpoints(sent: Any) -> tuple[str, ...]:
+    found = _word_list(sent)
+    for each in found:
+        host_in(each)  # raises a ValueError where there is none to be found
+    return found
+
+
 # Reads a field of a dataclass from the value that another worker sent, by the field's annotation.
 _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "str": str,
-    "int": int,
-    "bool": bool,
-    "float | None": lambda sent: None if sent is None else float(sent),
-    "tuple[str, ...]": lambda sent: tuple(map(str, sent)),
-    "tuple[str, ...] | None": lambda sent: None if sent is None else tuple(map(str, sent)),
-    "tuple[Address, ...]": lambda sent: tuple(of_plain(Address, each) for each in sent),
-    "Mapping[str, str]": lambda sent: {str(key): str(value) for key, value in sent.items()},
+    "str": _text,
+    "int": _count,
+    "bool": partial(_typed, bool),
+    "float | None": _amount,
+    "tuple[str, ...]": _word_list,
+    "tuple[str, ...] | None": lambda sent: None if sent is None else _word_list(sent),
+    "tuple[Address, ...]": lambda sent: tuple(of_plain(Address, each) for each in _entries(sent)),
+    "Mapping[str, str]": lambda sent: {
+        _word(key): _word(value) for key, value in _entries(sent).items()
+    },
 }
+
+
+def _reader(field: Field[Any]) -> Callable[[Any], Any]:
+    if field.name == "address":
+        return lambda sent: str(ip_address(_typed(str, sent)))
+    if field.name == "endpoints":
+        return _endpoints
+    return _word if field.name in _WORDS else _READERS[str(field.type)]
 
 
 def of_plain(cls: type[F], plain: Mapping[str, Any], **known: Any) -> F:
@@ -145,6 +221,8 @@ def of_plain(cls: type[F], plain: Mapping[str, Any], **known: Any) -> F:
         plain: The data that was sent.
         known: The fields that this worker knows better.
 
+    Every text in the result is bounded and printable, and has one line.
+
     >>> of_plain(Speed, {"round_trip": 1, "there": None, "back": 2.0}, words="")
     Speed(round_trip=1.0, there=None, back=2.0, words='')
 
@@ -152,7 +230,7 @@ def of_plain(cls: type[F], plain: Mapping[str, Any], **known: Any) -> F:
         ValueError, TypeError, LookupError, AttributeError: The data is something else.
     """
     told = [each for each in fields(cls) if each.name not in known]
-    return cls(**known, **{each.name: _READERS[str(each.type)](plain[each.name]) for each in told})
+    return cls(**known, **{each.name: _reader(each)(plain[each.name]) for each in told})
 
 
 @final
@@ -283,7 +361,7 @@ def _why(carried: Dial, dialler: DoctorWorker, listener: DoctorWorker) -> str:
         else "plain, since loopback does not leave the machine",
     )
     if carried.kept:
-        why += f"; not direct: {carried.kept}"
+        why += f"; not direct: {dialler.name!r} says: {carried.kept}"
     if not dialler.listens:
         why += f"; {dialler.name!r} does not listen and is called over the session that it opened"
     return why
@@ -294,14 +372,16 @@ def _words(dials: Sequence[tuple[DoctorWorker, DoctorWorker, Dial]], speed: Spee
     if not any(worker.listens for worker, _, _ in dials):
         return "neither listens (port=None), so that neither can dial the other"
     parts = [
-        f"{a.name!r} cannot reach {b.name!r}: {dial.words or dial.ended}"
+        f"{a.name!r} says that it cannot reach {b.name!r}: {dial.words or dial.ended}"
         for a, b, dial in dials
         if dial.failed and not dial.loss
     ]
-    if losses := [dial.loss for *_, dial in dials if dial.loss]:
+    if losses := [f"{a.name!r} says: {dial.loss}" for a, _, dial in dials if dial.loss]:
         parts.append(f"lost to each other: {losses[0]}")
     elif not parts and not any(dial.transport for *_, dial in dials):
-        said = [f"{a.name!r} to {b.name!r}: {dial.words}" for a, b, dial in dials if dial.words]
+        said = [
+            f"{a.name!r} says of {b.name!r}: {dial.words}" for a, b, dial in dials if dial.words
+        ]
         parts += said[:1] or ["no session came up"]
     return "; ".join(dict.fromkeys(filter(None, [*parts, speed.words])))
 

@@ -460,7 +460,7 @@ def _between(rows: Sequence[_Row]) -> str:
 
 def _why(rows: Sequence[_Row]) -> str:
     ways = [f"{row.dialler.name} to {row.listener.name}" for row in rows]
-    return f"{rows[0].dial.words} ({_listed(ways)})"
+    return f"{rows[0].dialler.name!r} says: {rows[0].dial.words} ({_listed(ways)})"
 
 
 def _link(job: _Job, pair: DoctorPair) -> str:

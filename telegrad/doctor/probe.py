@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import numpy.typing as npt
 
-from telegrad.doctor.facts import Address, DoctorWorker, Speed
+from telegrad.doctor.facts import MOST_TEXT, Address, DoctorWorker, Speed
 from telegrad.errors import (
     CallTimeoutError,
     DecodeError,
@@ -43,7 +43,7 @@ from telegrad.errors import (
 from telegrad.rendezvous import JoinedJob
 from telegrad.transport import Dial, Interface, dial_peers, interfaces, own_endpoints, read_host_id
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope
+from telegrad.wire import Envelope, escaped
 
 if TYPE_CHECKING:
     from telegrad.rpc.seams import AgentCore
@@ -65,6 +65,10 @@ MOST_PEERS = 10_000  # that one message may name
 # reaches those that it cannot reach itself.
 MOST_QUESTIONS = 128
 LONGEST_QUESTION = 60.0
+
+# A larger answer is not read: reading 50 MB takes so long that the doctor itself seems dead.
+ANSWER_BYTES = 1 << 20
+BYTES_PER_PEER = 1 << 14
 
 PACKAGES = ("telegrad", "numpy", "grpcio", "msgpack", "protobuf", "cryptography")
 INTERFACES = Path("/sys/class/net")
@@ -105,7 +109,9 @@ class DoctorProbe:
         """
         if worker == self._me:
             return self._answered(body)
-        return self._agent.messages.request(worker, ASK, dict(body), timeout=limit).wait()
+        most = ANSWER_BYTES + BYTES_PER_PEER * len(body.get("body", body).get("peers", ()))
+        ask = self._agent.messages.request
+        return ask(worker, ASK, dict(body), timeout=limit, most=most).wait()
 
     def facts(self) -> dict[str, Any]:
         """Returns this worker's description of itself, a `DoctorWorker` as plain data."""
@@ -244,9 +250,8 @@ def in_words(error: TelegradError) -> str:
     """Returns the reason for a missing answer, short enough for a row of a report."""
     if isinstance(error, CallTimeoutError):
         return f"no answer within {error.elapsed:.3g} s"
-    if isinstance(error, WorkerLostError):
-        return error.reason or str(error)
-    return str(error)
+    reason = error.reason if isinstance(error, WorkerLostError) else ""
+    return escaped(reason or str(error), most=MOST_TEXT)
 
 
 def _address(found: Interface) -> Address:

@@ -16,6 +16,7 @@ import contextlib
 import json
 import logging
 import math
+import operator
 import queue
 import secrets
 import socket
@@ -43,6 +44,10 @@ PREFIX = "telegrad/launch"
 GATHER_SECONDS = 300.0  # a cluster scheduler may start the last node minutes later
 SAY_SECONDS = 10.0
 CLOSE_SECONDS = 2.0
+# Of what stands in the job's store, which any member may have written.
+MOST_HOST = 200  # characters
+MOST_LINES = 1000
+MOST_WORKERS = 100_000  # of one node
 LOSSES = tuple(
     f"{error.__module__}.{error.__name__}"
     for error in (WorkerLostError, OwnerLostError, EvictedError)
@@ -113,10 +118,15 @@ class Event:
             ValueError: The data is not an event.
         """
         try:
-            fields: dict[str, Any] = json.loads(data)
-            text = tuple(escaped(str(line)) for line in fields.pop("text"))
-            return cls(**fields, text=text)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            told: dict[str, Any] = json.loads(data)
+            text = tuple(escaped(str(line)) for line in told.pop("text")[:MOST_LINES])
+            kind, age = escaped(str(told.pop("kind"))), float(told.pop("age", 0.0))
+            node = operator.index(told.pop("node"))
+            rank, code = (operator.index(told.pop(*each)) for each in (("rank", -1), ("code", 0)))
+            if told:
+                raise ValueError(f"it has fields that are not known: {list(told)}")
+            return cls(kind, node, rank, code, text, age)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise ValueError(f"not an event of a launcher: {data[:80]!r}") from error
 
 
@@ -148,22 +158,42 @@ def share_ranks(
     mine = json.dumps({**own, "launcher": secrets.token_hex(8)}).encode()
     if (held := table.compare_set(f"node/{node}", b"", mine)) != mine:
         raise RendezvousError(
-            f"node rank {node} is taken by {json.loads(held)['host']!r}; give each host a "
+            f"node rank {node} is taken by {_read_node(node, held)[2]!r}; give each host a "
             f"--node-rank of its own, from 0 to {nodes - 1}"
         )
     counts = []
     for each in range(nodes):
         try:
-            found = json.loads(_wait_for(table, each, say, timeout))
+            written = _wait_for(table, each, say, timeout)
         except RendezvousTimeoutError as error:
             raise _late_error(table, nodes, timeout) from error
-        if found["nodes"] != nodes:
+        its_nodes, its_workers, host = _read_node(each, written)
+        if its_nodes != nodes:
             raise RendezvousError(
-                f"node {each} ({found['host']}) was started with --nnodes {found['nodes']}, this "
+                f"node {each} ({host}) was started with --nnodes {its_nodes}, this "
                 f"one with --nnodes {nodes}; give all of them the same"
             )
-        counts.append(int(found["workers"]))
+        counts.append(its_workers)
     return Share(sum(counts[:node]), sum(counts))
+
+
+def _read_node(node: int, data: bytes) -> tuple[int, int, str]:
+    """Returns a node's numbers of nodes and workers, and its host; any member may have written it.
+
+    Raises:
+        RendezvousError: It is something else.
+    """
+    try:
+        told = json.loads(data)
+        nodes, workers = operator.index(told["nodes"]), operator.index(told["workers"])
+        if not 0 <= workers <= MOST_WORKERS:
+            raise ValueError(f"{workers} workers")
+        return nodes, workers, escaped(str(told["host"]), most=MOST_HOST)
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise RendezvousError(
+            f"the job's store does not say what node {node} starts, but {data[:80]!r}; look which "
+            "program writes to the store, and start all nodes again"
+        ) from error
 
 
 def _wait_for(table: Store, node: int, say: Callable[[str], None], timeout: float) -> bytes:

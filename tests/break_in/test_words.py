@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from telegrad import collectives, pb, rpc
 from telegrad.collectives.messages import OperationId, OperationMessage, Signature, pack_call
-from telegrad.errors import AuthenticationError, TelegradError, WorkerLostError
+from telegrad.doctor.worker import checked
+from telegrad.errors import AuthenticationError, RendezvousError, TelegradError, WorkerLostError
 from telegrad.launch.log_relay import LogRelay, Screen
-from telegrad.launch.nodes import Event
-from telegrad.rendezvous import coordinator
+from telegrad.launch.nodes import Event, share_ranks
+from telegrad.rendezvous import MemoryStore, coordinator
 from telegrad.rendezvous.control import ControlLine, decode_error
 from telegrad.rpc.agent.inbox import MOST_GARBAGE_TOLD
 from telegrad.rpc.call.failure import rebuild_failure, remote_traceback
@@ -110,6 +111,47 @@ def test_a_message_of_the_launcher_is_one_message() -> None:
     assert all(is_harmless(line) for line in lines)
     begins = [line.partition(" ")[0] for line in lines]
     assert begins == ["telegrad", "", "", "[5]", "[5]"]
+
+
+def test_what_stands_in_the_store_for_other_hosts() -> None:
+    """Any member can write there: the doctor of the other hosts printed it as it was."""
+    report = {"ok": True, "text": f"fine\n{EVIL}", "workers": [EVIL]}
+    told = json.loads(checked(json.dumps(report).encode(), "worker0"))
+    assert is_harmless(told["text"], lines=True)
+    assert SHOWN in told["text"]
+    assert told["text"].startswith("'worker0' reports:")
+    store = MemoryStore()
+    store.set(
+        "telegrad/launch/node/0", json.dumps({"nodes": 3, "workers": 1, "host": EVIL}).encode()
+    )
+    for node, words in ((0, "is taken by"), (1, "was started with --nnodes 3")):
+        with pytest.raises(RendezvousError, match=words) as caught:
+            share_ranks(store, node, 2, 1, lambda _: None)
+        assert is_harmless(str(caught.value))
+    store.close()
+
+
+GARBAGE: list[bytes] = [
+    b"",
+    b"\xff",
+    b"null",
+    b"[" * 100_000,
+    b'{"text": 1}',
+    b'{"nodes": 1.5, "workers": 1, "host": ""}',
+    b'{"nodes": 2, "workers": -1, "host": ""}',
+    b'{"nodes": 2, "workers": 1e999, "host": ""}',
+]
+
+
+@pytest.mark.parametrize("data", GARBAGE)
+def test_garbage_in_the_store_is_named_as_such(data: bytes) -> None:
+    with pytest.raises(RendezvousError, match="no report of 'worker0'"):
+        checked(data, "worker0")
+    store = MemoryStore()
+    store.set("telegrad/launch/node/0", data)
+    with pytest.raises(RendezvousError, match="does not say what node 0 starts"):
+        share_ranks(store, 1, 2, 1, lambda _: None)
+    store.close()
 
 
 # -- the log --------------------------------------------------------------------------------------

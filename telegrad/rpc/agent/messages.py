@@ -118,6 +118,7 @@ class Messages:
         body: object = None,
         *,
         timeout: float = math.inf,
+        most: int = 0,
     ) -> Future[Any]:
         """Sends a message whose handler replies with `reply` or `reply_error`.
 
@@ -126,12 +127,14 @@ class Messages:
             kind: The kind for which the receiver has registered a handler.
             body: The value that `read` returns there.
             timeout: Seconds.
+            most: The maximal bytes of the reply's body; 0 for any number.
 
         Returns:
-            The future of the reply's body. It fails with WorkerLostError, CallTimeoutError or the
-            exception of the error reply; this method itself raises for bad arguments only.
+            The future of the reply's body. It fails with WorkerLostError, CallTimeoutError,
+            DecodeError for a reply that is too large, or the exception of the error reply; this
+            method itself raises for bad arguments only.
         """
-        return self._request(to, kind, body, seconds(timeout, math.inf))
+        return self._request(to, kind, body, seconds(timeout, math.inf), most)
 
     def reply(
         self,

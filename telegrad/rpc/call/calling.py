@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, final
 from telegrad.errors import (
     CallCancelledError,
     CallTimeoutError,
+    DecodeError,
     EncodeError,
     NotInitializedError,
     UnknownWorkerError,
@@ -228,12 +229,14 @@ class Calling:
             self._cancel(call.number)
         return future
 
-    def request(self, to: WorkerInfo, kind: str, body: object, limit: float) -> Future[Any]:
+    def request(
+        self, to: WorkerInfo, kind: str, body: object, limit: float, most: int = 0
+    ) -> Future[Any]:
         """Sends a protocol request, for at most `limit` seconds; see `Messages.request`."""
         memory = partial(self._codec.memory, to)
         sealed = Sealed(write_body(kind, body, memory=memory))
         future = new_future(self._submit, f"{kind} to {to.name!r}")
-        record = CallRecord(kind)
+        record = CallRecord(kind, most=most)
         call = PendingCall(to, record, future, self._reads, future._made, limit, values=False)
         self._start(call, sealed)
         return future
@@ -263,6 +266,14 @@ class Calling:
             if call.values:
                 call.record.answered = envelope.kind == REPLY
                 self._codec.drop(peer, call.record, envelope)
+            return
+        if call.record.most and len(envelope.document) > call.record.most:
+            call.future.try_set_exception(
+                DecodeError(
+                    f"the answer of {peer.name!r} to {call.record.function} is too large (bytes: "
+                    f"{len(envelope.document)}, at most {call.record.most} are read)"
+                )
+            )
             return
         if envelope.kind == REPLY and self._codec.says_nothing(envelope):  # as for many calls
             call.future.try_set_result(None)

@@ -31,6 +31,7 @@ class CallRecord:
             fails with it.
         answered: At `undelivered` of a reply, True if the reply has a value, and came after its
             deadline.
+        most: The maximal bytes of the reply's document; 0 for any number.
         explain: Returns the error that says more than the one with which the call has failed; runs
             in the thread that reads it. None if none does.
     """
@@ -40,6 +41,7 @@ class CallRecord:
     served: Callable[..., Any] | None = None
     starts_after: Any = None
     answered: bool = False
+    most: int = 0
     explain: Callable[[BaseException], BaseException] | None = None
 
 
