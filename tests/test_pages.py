@@ -69,4 +69,6 @@ def children_of(process: int) -> list[int]:
     """
     threads = Path(f"/proc/{process}/task").iterdir()
     children = [int(pid) for thread in threads for pid in (thread / "children").read_text().split()]
-    return [pid for pid in sorted(children) if "(zombie)" not in Path(f"/proc/{pid}/status").read_text()]
+    return [
+        pid for pid in sorted(children) if "(zombie)" not in Path(f"/proc/{pid}/status").read_text()
+    ]

@@ -8,6 +8,7 @@ with launch.LocalWorkers(2) as workers:          # now a job of three
 from __future__ import annotations
 
 import base64
+import builtins
 import contextlib
 import importlib
 import json
@@ -26,7 +27,8 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, final
 
@@ -78,6 +80,9 @@ class LocalProcess:
         told: Callable[[], object] = lambda: None,
     ) -> None:
         self.name = label
+        self.loaded: dict[
+            str, tuple[str, int]
+        ] = {}  # by module: its file, and when that was written
         self._told = told
         self._received: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._told_to_leave = False
@@ -227,6 +232,9 @@ class LocalProcess:
                 name = message["name"]
                 known = is_project_module(name)
                 self._channel.send("known", name=name, known=known, path=own_path())
+            elif message["verb"] == "loaded":
+                files = {name: (path, written) for name, path, written in message["files"]}
+                self.loaded = self.loaded | files  # a cell's thread may iterate over the former
             elif message["verb"] != "served":  # by which it only finds out if we are still there
                 self._received.put(message)
                 self._told()
@@ -359,8 +367,9 @@ class LocalWorkers:
     They serve functions of this program's script, and of the modules that the program has imported
     from outside the standard library and site-packages. They import the script as multiprocessing's
     `spawn` does: everything but definitions belongs under `if __name__ == "__main__":`. A changed
-    module is not imported again: make new workers. Their output appears here, with their name in
-    front.
+    module is not imported again: make new workers. A notebook (or IPython) warns of that before the
+    first cell that runs after the edit, once for each module. The workers' output appears here,
+    with their name in front.
 
     Their ranks and names follow the job's: `worker1`, `worker2` beside a program that is a job of
     one. They end when the block is left, when `close()` or `rpc.shutdown()` is called, and within a
@@ -421,6 +430,10 @@ class LocalWorkers:
             self._end(time.monotonic())
             raise
         self.names = tuple(process.name for process in self._processes)
+        self._warned: set[str] = set()
+        self._cells = _cells_of_notebook()
+        if self._cells is not None:
+            self._cells.register("pre_run_cell", self._warn_of_edits)
         agent.life.after_close(self.close)
 
     def close(self) -> None:
@@ -429,6 +442,8 @@ class LocalWorkers:
             if self._closed or self._pid != os.getpid():  # in a forked child they are not ours
                 return
             self._closed = True
+        if self._cells is not None:
+            self._cells.unregister("pre_run_cell", self._warn_of_edits)
         for process in self._processes:
             process.leave()
         self._end(time.monotonic() + LEAVE_SECONDS)
@@ -448,6 +463,18 @@ class LocalWorkers:
         ]
         return f"<LocalWorkers {', '.join(states)}>"
 
+    def _warn_of_edits(self, _: object) -> None:
+        """Warns of files that were written since workers have imported them; runs before a cell."""
+        for process in self._processes:
+            for name, (path, time_then) in process.loaded.items():
+                if name not in self._warned and _written_since(path, time_then):
+                    self._warned.add(name)
+                    words = (
+                        f"{name!r} was edited after {process.name!r} imported it; local workers "
+                        "keep the old one: close() them and make new ones, and reload it here"
+                    )
+                    warnings.warn_explicit(words, UserWarning, path, 1)
+
     def _start(self, n: int, invitation: bytes) -> None:
         environ = {key: value for key, value in os.environ.items() if key not in OWN_VARIABLES}
         environ = FORK_SUPPORT | environ | thread_limits(os.environ, n + 1, available_cores())
@@ -464,6 +491,19 @@ class LocalWorkers:
     def _end(self, deadline: float) -> None:
         for process in self._processes:
             process.end(deadline)
+
+
+def _cells_of_notebook() -> Any:
+    """Returns IPython's events of cells; None in another program."""
+    get_ipython = vars(builtins).get("get_ipython")  # IPython puts it there while a cell runs
+    return None if get_ipython is None else get_ipython().events
+
+
+def _written_since(path: str, then: int) -> bool:
+    try:
+        return os.stat(path).st_mtime_ns != then
+    except OSError:  # it is gone, as in the middle of an editor's save
+        return False
 
 
 def refuse_while_loading(what: str, by: str) -> None:
@@ -507,6 +547,7 @@ def _checked_names(n: int | None, names: Sequence[str] | None) -> list[str]:
 #                                      ◀─────── settled
 #                                      ◀─────── imported {name}: may I import this module?
 #     known {name, known, path}        ───────▶
+#                                      ◀─────── loaded {files}: what that import has loaded
 #     leave                            ───────▶ finishes the calls it serves, leaves, exits
 #                                      ◀─────── served
 #
@@ -560,12 +601,15 @@ class _Importer:
             return
         if name not in sys.modules and not self._program_has(name):
             return
+        before = set(sys.modules)
         try:
             importlib.invalidate_caches()  # the file may have been written a moment ago
             importlib.import_module(name)
         except Exception:  # raised by the user's module
             sys.stderr.write(f"this worker cannot import {name!r}, which the program has:\n")
             traceback.print_exc()
+        if files := list(_files_of(set(sys.modules) - before)):
+            self._channel.send("loaded", files=files)
 
     def _program_has(self, name: str) -> bool:
         root = name.partition(".")[0]
@@ -582,6 +626,15 @@ class _Importer:
             return False
         sys.path[:] = answer["path"]
         return bool(answer["known"])
+
+
+def _files_of(modules: Iterable[str]) -> Iterator[tuple[str, str, int]]:
+    """Yields those modules that are of the user's project, with their files and these's times."""
+    for name in modules:
+        path = getattr(sys.modules.get(name), "__file__", None)
+        if isinstance(path, str) and is_project_module(name):
+            with contextlib.suppress(OSError):
+                yield name, path, os.stat(path).st_mtime_ns
 
 
 @final

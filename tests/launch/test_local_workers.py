@@ -534,3 +534,54 @@ def test_a_program_that_is_no_file_hears_so_before_anything_is_sent(programs: Pr
         "which local workers cannot import; write it to a file mycode.py, run `from mycode import "
         "f`, and call that"
     ) in output
+
+
+CELLS_OF_AN_EDITOR = """
+import os, sys
+from pathlib import Path
+from IPython.core.interactiveshell import InteractiveShell
+
+os.chdir(sys.argv[1])
+times = iter(range(10**9, 10**11, 10**9))  # else two writes may have one time
+
+def write(name, text):
+    Path(name).write_text(text)
+    os.utime(name, ns=(0, next(times)))
+
+def run(cell):
+    shell.run_cell(cell).raise_error()
+
+shell = InteractiveShell.instance()
+write("steps.py", "")
+write("alone.py", "")
+write("last.py", "def nothing(): pass")
+write("tool.py", "import steps\\ndef half(x): return x / 2")
+run("import importlib, alone, last, tool; from telegrad import launch, rpc; rpc.init_rpc('me')")
+call = "print('half', rpc.rpc_sync(1, importlib.reload(tool).half, (3,)), flush=True)"
+# The worker asks for the last module when all that was said of the others has arrived.
+begin = f"workers = launch.LocalWorkers(1); {call}; rpc.rpc_sync(1, last.nothing)"
+for text in ("import steps\\ndef half(x): return x // 2", "import steps\\ndef half(x): return 7"):
+    run(begin)
+    write("tool.py", text)
+    write("alone.py", text)
+    run(call)
+    run(call)
+    write("steps.py", "")
+    run(call)
+    run("workers.close()")
+run("rpc.shutdown()")
+write("tool.py", "")
+run("print('end')")
+"""
+
+
+def test_a_notebook_hears_once_that_workers_have_a_module_as_it_was(programs: Programs) -> None:
+    """Also a module that another one has imported there; not one that only the notebook has."""
+    script = programs.script(CELLS_OF_AN_EDITOR)
+    places = f"{Path.cwd()}:{programs.directory}"
+    env = {"PYTHONPATH": places, "IPYTHONDIR": str(programs.directory), "TELEGRAD_TOKEN": "x" * 32}
+    output = programs.run(["python", script, programs.directory], env=env, preload=[])
+    told = re.findall(r"half \S+|\w+(?=' was edited after 'worker1' imported it)|end$", output)
+    first = ["half 1.5", "tool", "half 1.5", "half 1.5", "steps", "half 1.5"]
+    again = ["half 1", "tool", "half 1", "half 1", "steps", "half 1"]
+    assert told == [*first, *again, "end"]
