@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from telegrad.autograd import Tensor
@@ -32,8 +33,7 @@ def split(
     """
     named = list(model.named_children())
     if isinstance(balance, str):
-        trained = [any(p.requires_grad for p in each.parameters()) for _, each in named]
-        counts = best_cut(_weights(model, balance, sample), stages, trained)
+        counts = best_cut(_weights(model, balance, sample), stages)
     else:
         counts = list(balance)
         if len(counts) != stages:
@@ -54,35 +54,27 @@ def split(
     return parts
 
 
-def best_cut(
-    weights: Sequence[float], stages: int, trained: Sequence[bool] | None = None
-) -> list[int]:
+def best_cut(weights: Sequence[float], stages: int) -> list[int]:
     """Returns the counts of consecutive items whose heaviest stage is as light as possible.
 
     Args:
         weights: The weight of each item.
         stages: The number of stages.
-        trained: For each item True if it has parameters; each stage gets such an item. None: all.
 
     Raises:
-        ValueError: There are fewer items, or fewer with parameters, than stages.
+        ValueError: There are fewer items than stages.
 
     >>> best_cut([1, 1, 1, 5, 2, 2], 3)
     [3, 1, 2]
-    >>> best_cut([4, 1, 4], 2, [True, False, True])
+    >>> best_cut([4, 0, 4], 2)
     [1, 2]
     """
     n = len(weights)
-    useful = [True] * n if trained is None else list(trained)
-    if sum(useful) < stages:
+    if n < stages:
         raise ValueError(
-            f"a model with {sum(useful)} modules that have parameters cannot be cut into {stages} "
-            "stages; each stage needs one"
+            f"a model with {n} modules cannot be cut into {stages} stages; each stage needs one"
         )
-    before, useful_before = [0.0], [0]
-    for weight, has in zip(weights, useful, strict=True):
-        before.append(before[-1] + weight)
-        useful_before.append(useful_before[-1] + has)
+    before = [0.0, *accumulate(weights)]
     # For each number of stages k and items i the best cut of the first i items: its heaviest stage,
     # the sum of squares, which decides between cuts with the same one, and the start of its last
     # stage.
@@ -92,7 +84,7 @@ def best_cut(
             cuts = [
                 (max(heaviest, size), squares + size * size, j)
                 for j in range(k - 1, i)
-                if (k - 1, j) in best and useful_before[i] > useful_before[j]
+                if (k - 1, j) in best
                 for heaviest, squares, _ in [best[k - 1, j]]
                 for size in [before[i] - before[j]]
             ]

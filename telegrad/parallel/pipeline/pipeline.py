@@ -80,7 +80,7 @@ class Pipeline:
 
     Raises:
         TypeError: A stage has none of these forms, or an argument is of the wrong type.
-        ValueError: There is no stage, a stage has no parameters, or `recompute` is unknown.
+        ValueError: There is no stage, or `recompute` is unknown.
         ScheduleError: The schedule is unknown, does not fit the stages, or would wait for ever.
         PipelineError: A stage failed on the sample; the message has the dtypes and shapes that it
             got, and the stage that they came from.
@@ -254,6 +254,7 @@ class Pipeline:
             TypeError: An argument is no array of numbers.
             ValueError: The arguments cannot be split into the micro-batches.
             PipelineError: A stage failed; all others have ended the step, and left no gradients.
+            InvalidUseError: No stage has anything to train.
             EncodeError: An argument is larger than one message may be.
             BlockingCallError: On an event loop that telegrad runs; write `await step_async(...)`.
         """

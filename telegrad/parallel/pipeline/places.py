@@ -75,7 +75,7 @@ class Places:
         tied: The parameters that several stages share: the stages and the names of each.
 
     Raises:
-        ValueError: A stage has no parameters that need a gradient, or skip connections do not fit.
+        ValueError: Skip connections do not fit.
         PipelineError: A place is lost, or did not answer in time.
         Exception: Any error of a module's class.
 
@@ -112,12 +112,6 @@ class Places:
         rows = tuple(each.row for each in self.members)
         self.checked = replace(checked, schedule=replace(checked.schedule, rows=rows))
         self.facts: dict[int, StageFacts] = by_stage(self.ask("facts"))
-        for stage, each in self.facts.items():
-            if not each.trained:
-                raise ValueError(
-                    f"stage {stage}, a {each.name} on worker {placed[stage][0][0].name!r}, has no "
-                    "parameter that needs a gradient; put it into the stage beside it"
-                )
         self.copies = {copy: first for first, *others in tied for copy in others}
         self._skips = _skips(self.facts)
         # From here on a module is wanted for a replacement alone, which loads a state into it.

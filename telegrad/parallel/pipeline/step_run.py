@@ -4,6 +4,10 @@
     backward   take the gradients of the outputs ─ run the local graph ─ add those of the parameters
                to the step's ─ hand those of the inputs back
 
+Stages before the first one with anything to train need no gradients: a None behind the outputs of
+a stage says that none of them depends on a parameter that is trained, and the next stage keeps no
+graph back to them. The gradients that it hands back are then None.
+
 An action ends before it hands its results over. So on one clock no action begins before those that
 it needs have ended.
 
@@ -35,7 +39,7 @@ from telegrad.autograd import (
 )
 from telegrad.autograd.seams import HalvedBackward, edge_of, graph_root, post_accumulate_hooks
 from telegrad.dist_autograd.seams import PassGradients
-from telegrad.errors import CallTimeoutError, PipelineError, WorkerLostError
+from telegrad.errors import CallTimeoutError, InvalidUseError, PipelineError, WorkerLostError
 from telegrad.parallel.bucket import Slot, assign_buckets
 from telegrad.parallel.pipeline.mailbox import EndedElsewhereError, Key, Peer
 from telegrad.parallel.pipeline.micro_batches import described
@@ -245,6 +249,7 @@ class StepRun(Skips):
         self._times: list[tuple[float, float]] = []
         self._held: dict[int, int] = {}  # the most micro-batches so far, by stage
         self._losses: dict[int, float] = {}
+        self._trains = False  # True once a loss depends on a parameter that needs a gradient
         self._outputs: dict[int, list[Array]] = {}
         self._sharing = _Sharing(self, place.plan if order.train else None)
 
@@ -253,6 +258,7 @@ class StepRun(Skips):
 
         Raises:
             PipelineError: An action failed, or waited in vain.
+            InvalidUseError: No stage has anything to train.
         """
         train, count = self._order.train, len(self._order.shares)
         try:
@@ -271,6 +277,11 @@ class StepRun(Skips):
             raise self._failure(error) from error
         finally:
             self._sharing.clear()
+        if self._losses and not self._trains:
+            raise InvalidUseError(
+                "this pipeline has nothing to train: its loss depends on no parameter that needs a "
+                "gradient; set requires_grad of one, or call forward()"
+            )
         times = np.asarray(self._times)
         return StepReport(self._losses, self._outputs, self._held, times)
 
@@ -301,14 +312,14 @@ class StepRun(Skips):
         if takes is None:
             inputs = [Tensor(each.part(i)) for each in order.inputs]
         else:
-            inputs = [self._leaf(x) for x in self.take(takes, stage - 1)]
+            inputs = self._leaves(self.take(takes, stage - 1))
         if stage not in place.checked:
             self._check_inputs(stage, i, inputs)
         kept = self._present = _Kept(inputs, [])
         outputs = self._call(stage, i, inputs)
         self._present = None
         kept.outputs = [outputs] if type(outputs) is Tensor else _tensors(outputs, place, stage, i)
-        values = [] if gives is None else [x.data for x in kept.outputs]
+        values = [] if gives is None else self._values(kept.outputs)
         if stage == self._last:
             self._finish(i, kept)
         if order.train:
@@ -346,6 +357,7 @@ class StepRun(Skips):
             )
         kept.outputs = [loss]
         self._losses[i] = float(loss.data.reshape(()))
+        self._trains |= loss.requires_grad
 
     def _backward(self, action: PlannedAction) -> list[Any]:
         _, stage, i, takes, _, _ = action
@@ -418,7 +430,7 @@ class StepRun(Skips):
             kept.here[name] = value
         elif kind == FORWARD:
             kept.stashed[name] = value
-            self.hand(Key(FORWARD, target, i, name), [value.data])
+            self.hand(Key(FORWARD, target, i, name), self._values([value]))
 
     def pop(self, name: str) -> Tensor:
         """Takes a value, once for each micro-batch."""
@@ -429,8 +441,7 @@ class StepRun(Skips):
             return kept.here.pop(name)
         if name not in kept.popped:
             _, stage, i = self._now
-            (array,) = self.take(Key(FORWARD, stage, i, name), source)
-            kept.popped[name] = self._leaf(array)
+            (kept.popped[name],) = self._leaves(self.take(Key(FORWARD, stage, i, name), source))
         return kept.popped[name]
 
     # -- tied parameters ---------------------------------------------------------------------------
@@ -470,9 +481,19 @@ class StepRun(Skips):
 
     # -- what surrounds them ---------------------------------------------------------------------
 
-    def _leaf(self, array: Any) -> Tensor:
-        """Returns an array that came from another stage as a leaf of this stage's graph."""
-        return Tensor(array, requires_grad=self._order.train and array.dtype.kind in "fc")
+    def _values(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """Returns the arrays of tensors for another stage; None behind them for no gradients."""
+        values: list[Any] = [x.data for x in tensors]
+        if self._order.train and not any(x.requires_grad for x in tensors):
+            values.append(None)
+        return values
+
+    def _leaves(self, values: list[Any]) -> list[Tensor]:
+        """Returns the values that came from another stage as leaves of this stage's graph."""
+        needed = self._order.train
+        if values and values[-1] is None:
+            needed, values = False, values[:-1]
+        return [Tensor(x, requires_grad=needed and x.dtype.kind in "fc") for x in values]
 
     def take(self, key: Key, source: int) -> list[Any]:
         """Waits for the values that another stage hands over."""

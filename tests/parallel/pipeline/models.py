@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
@@ -27,6 +28,7 @@ __all__ = [
     "batch",
     "cases",
     "close",
+    "layer",
     "left_behind",
     "losses",
     "make_model",
@@ -41,7 +43,7 @@ BLOCKS = 10
 
 
 class Block(nn.Module):
-    """A linear layer with a nonlinearity; every one has parameters, so every cut is allowed."""
+    """A linear layer with a nonlinearity."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -65,7 +67,8 @@ def reference(model: nn.Module, inputs: Array, labels: Array) -> tuple[float, di
     model.zero_grad()
     loss = nn.functional.cross_entropy(model(inputs), labels)
     loss.backward()
-    gradients: dict[str, Any] = {name: p.grad for name, p in model.named_parameters()}
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    gradients: dict[str, Any] = {name: p.grad for name, p in trained}
     return loss.item(), {name: each.data for name, each in gradients.items()}
 
 
@@ -99,7 +102,10 @@ def left_behind() -> list[str]:
 
 @dataclass(frozen=True)
 class Case:
-    """A cut of BLOCKS blocks, with skip connections from behind one block to behind another."""
+    """A cut of BLOCKS blocks, with skip connections from behind one block to behind another.
+
+    A block may be frozen, or have no parameters; one at least is trained.
+    """
 
     schedule: str
     places: int
@@ -108,6 +114,7 @@ class Case:
     rows: int
     skips: list[tuple[int, int]]
     recompute: str
+    kinds: Sequence[str] = ("trained",) * BLOCKS
 
 
 @st.composite
@@ -118,6 +125,7 @@ def cases(draw: st.DrawFn, schedule: str) -> Case:
     stages = min(places, BLOCKS // chunks) * chunks
     cuts = draw(st.sets(st.integers(1, BLOCKS - 1), min_size=stages - 1, max_size=stages - 1))
     micro_batches = draw(st.integers(1, 9))
+    kind = st.sampled_from(["trained", "trained", "frozen", "tanh", "identity"])
     block = st.integers(0, BLOCKS - 1)
     skips = draw(st.lists(st.tuples(block, block), max_size=4))
     return Case(
@@ -128,6 +136,7 @@ def cases(draw: st.DrawFn, schedule: str) -> Case:
         micro_batches + draw(st.integers(0, 11)),
         [(min(pair), max(pair)) for pair in skips],
         draw(st.sampled_from(["never", "always", "except_last"])),
+        draw(st.lists(kind, min_size=BLOCKS, max_size=BLOCKS).filter(lambda x: "trained" in x)),
     )
 
 
@@ -135,12 +144,22 @@ def times(x: Any, y: Any) -> Any:
     return x * y
 
 
-def with_skips(skips: list[tuple[int, int]]) -> nn.Sequential:
+def layer(kind: str, seed: int) -> nn.Module:
+    """A block that is trained or frozen, or a layer without parameters."""
+    if kind in ("tanh", "identity"):
+        return nn.Tanh() if kind == "tanh" else nn.Identity()
+    made = Block(seed)
+    for each in made.parameters():
+        each.requires_grad = kind == "trained"
+    return made
+
+
+def with_skips(kinds: Sequence[str], skips: list[tuple[int, int]]) -> nn.Sequential:
     layers: list[nn.Module] = []
     for k in range(BLOCKS):
         starts = [n for n, (a, _) in enumerate(skips) if a == k]
         ends = [n for n, (_, b) in enumerate(skips) if b == k]
-        inside: list[nn.Module] = [Block(k), *(Stash(f"s{n}") for n in starts)]
+        inside: list[nn.Module] = [layer(kinds[k], k), *(Stash(f"s{n}") for n in starts)]
         inside += [Pop(f"s{n}", times) if n % 2 else Pop(f"s{n}") for n in ends]
         layers.append(nn.Sequential(*inside))
     return nn.Sequential(*layers)
@@ -148,7 +167,7 @@ def with_skips(skips: list[tuple[int, int]]) -> nn.Sequential:
 
 def run_case(case: Case) -> None:
     """Compares a pipeline with the unsplit model: two steps, of which the second is a replay."""
-    model = with_skips(case.skips)
+    model = with_skips(case.kinds, case.skips)
     pipe = Pipeline.from_sequential(
         model,
         [f"worker{r}" for r in range(case.places)],
