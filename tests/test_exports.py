@@ -26,7 +26,7 @@ DOCUMENTED: dict[str, str] = {
         gradcheck gradgradcheck hessian hvp jacobian jvp manual_seed nn no_grad numpy optim recompute scipy
         tensor value_and_grad vjp""",
     "telegrad.nn": """AdaptiveAvgPool2d AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d Conv1d Conv2d
-        CrossEntropyLoss Dropout ELU Flatten GELU GLU GroupNorm Hardtanh HuberLoss Identity KLDivLoss L1Loss LayerNorm LeakyReLU Linear
+        CrossEntropyLoss Dropout ELU Flatten GELU GLU GroupNorm Hardtanh HuberLoss Identity IncompatibleKeys KLDivLoss L1Loss LayerNorm LeakyReLU Linear
         LogSigmoid LogSoftmax MSELoss MaxPool2d Mish Module NLLLoss Parameter RMSNorm ReLU ReLU6 SELU Sequential
         SiLU Sigmoid SmoothL1Loss Softmax Softplus Softsign Tanh functional init Embedding GRU GRUCell LSTM LSTMCell
         ModuleDict ModuleList MultiheadAttention ParameterList RNN RNNCell TransformerEncoderLayer autocast utils""",

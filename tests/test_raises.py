@@ -36,6 +36,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("transport/session/exchange.py", "RuntimeError"): "a mistake of telegrad's",
     ("transport/session/link.py", "TimeoutError"): "becomes words of the doctor",
     ("arrays/shared.py", "OSError"): "the system has no shared memory",
+    ("checkpoint.py", "OSError"): "of the disk, of which safetensors tells the text alone",
     ("arrays/device_memory.py", "LookupError"): "the session takes another way",
     ("doctor/report.py", "LookupError"): "a wrong argument",
     ("launch/run.py", "TimeoutError"): "the launcher writes it and exits",

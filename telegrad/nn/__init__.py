@@ -38,7 +38,7 @@ from telegrad.nn.loss import (
     NLLLoss,
     SmoothL1Loss,
 )
-from telegrad.nn.module import Module, Parameter
+from telegrad.nn.module import IncompatibleKeys, Module, Parameter
 from telegrad.nn.normalization import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
 from telegrad.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from telegrad.nn.transformer import TransformerEncoderLayer
@@ -68,6 +68,7 @@ __all__ = [
     "Hardtanh",
     "HuberLoss",
     "Identity",
+    "IncompatibleKeys",
     "KLDivLoss",
     "L1Loss",
     "LSTMCell",

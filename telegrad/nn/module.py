@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, cast, final
 
 import numpy as np
 
@@ -189,6 +189,19 @@ def check_floating(dtype: DTypeLike) -> None:
 
 
 # -- `Module` ------------------------------------------------------------------------------------
+
+
+class IncompatibleKeys(NamedTuple):
+    """The names that a module and a state that it has loaded do not share.
+
+    Attributes:
+        missing_keys: The names of the module that the state lacks.
+        unexpected_keys: The names of the state that the module lacks.
+    """
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
 
 if TYPE_CHECKING:
     F_co = TypeVar("F_co", bound=Callable[..., Any], covariant=True)
@@ -429,7 +442,7 @@ class Module:
                 state[_dotted(prefix, name)] = array
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> IncompatibleKeys:
         """Replaces the arrays of parameters and buffers by copies of those in `state`.
 
         Dtypes and devices of the module do not change. All checks come before the first change.
@@ -438,11 +451,17 @@ class Module:
             state: Arrays or Tensors by dotted name.
             strict: True to require the same names on both sides.
 
+        Returns:
+            The names that are on one side alone; none if strict.
+
         Raises:
             TypeError: `state` is no mapping.
             ValueError: Names (if strict) or shapes differ; the message lists them.
         """
-        given = fit_state(type(self).__name__, self.state_shapes(), state, strict=strict)
+        shapes = self.state_shapes()
+        given = fit_state(type(self).__name__, shapes, state, strict=strict)
+        missing = [name for name in shapes if name not in state]
+        unexpected = [name for name in state if name not in shapes]
         for prefix, module in self.named_modules():
             names = {name: _dotted(prefix, name) for name in module._shapes_elsewhere()}
             part = {name: given.pop(dotted) for name, dotted in names.items() if dotted in given}
@@ -453,6 +472,7 @@ class Module:
             target = own[name]
             copy = to_device(array, device_of(target.data))
             target.data = namespace(copy).array(copy, dtype=target.dtype, copy=True)
+        return IncompatibleKeys(missing, unexpected)
 
     def state_shapes(self) -> dict[str, Shape]:
         """Returns the shapes of the arrays of `state_dict()`, in its order."""

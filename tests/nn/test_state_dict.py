@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors import numpy as safetensors_numpy
 
 from telegrad import checkpoint, nn, optim, tensor
@@ -71,6 +76,16 @@ def test_all_differences_are_told_at_once_and_nothing_changes() -> None:
         np.testing.assert_array_equal(array, before[name])
 
 
+def test_names_of_one_side_alone_are_returned() -> None:
+    net = nn.Linear(3, 2)
+    state = {"weight": np.full((2, 3), 7.0), "more": np.zeros(1)}
+    found = net.load_state_dict(state, strict=False)
+    assert found == (["bias"], ["more"])
+    assert (found.missing_keys, found.unexpected_keys) == (["bias"], ["more"])
+    assert (net.weight.data == 7).all()
+    assert net.load_state_dict(net.state_dict()) == ([], [])
+
+
 # -- files -----------------------------------------------------------------------------------------
 
 
@@ -119,6 +134,28 @@ def test_a_file_is_whole_or_what_it_was(tmp_path: Path, monkeypatch: pytest.Monk
         checkpoint.save_state_dict({"x": np.ones(3)}, path)
     assert os.listdir(tmp_path) == ["state.safetensors"]
     assert not checkpoint.load_state_dict(path)["x"].any()
+
+
+def test_a_full_disk_is_an_os_error(tmp_path: Path) -> None:
+    """It was a TypeError, as if the format could not hold the state."""
+    path = tmp_path / "state"
+    checkpoint.save_checkpoint({"x": np.zeros(3)}, path)
+    large = {"x": np.zeros(100_000)}
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (65536, before[1]))  # as if no more had room
+    try:
+        for save in (checkpoint.save_checkpoint, checkpoint.save_state_dict):
+            with pytest.raises(OSError, match="File too large") as caught:
+                save(large, path)
+            assert caught.value.errno == errno.EFBIG
+            assert caught.value.filename == str(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.listdir(tmp_path) == ["state"]
+    assert not checkpoint.load_checkpoint(path)["x"].any()
+    for read in (checkpoint.load_state_dict, checkpoint.load_metadata, checkpoint.load_checkpoint):
+        with pytest.raises(OSError, match="os error|directory"):
+            read(tmp_path)
 
 
 def test_a_link_stays_one_and_the_file_may_be_read_as_new_files_may(tmp_path: Path) -> None:
@@ -200,9 +237,138 @@ def test_what_a_checkpoint_refuses(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     with pytest.raises(TypeError, match="cannot hold notes.rng, which is a Generator"):
         checkpoint.save_checkpoint({"notes": {"rng": np.random.default_rng()}}, path)
-    with pytest.raises(ValueError, match=r"two arrays .* would have the name a\.b"):
-        checkpoint.save_checkpoint({"a.b": np.ones(1), "a": {"b": np.ones(1)}}, path)
+    with pytest.raises(TypeError, match=r"cannot hold notes, with the key \(1, 2\): tuple"):
+        checkpoint.save_checkpoint({"notes": {(1, 2): 3}}, path)
+    itself: list[Any] = []
+    itself.append(itself)
+    with pytest.raises(ValueError, match=r"at most 64 levels, and a\.0\.0\.\.\. has more"):
+        checkpoint.save_checkpoint({"a": itself}, path)
+    with pytest.raises(ValueError, match="cannot have the name '__metadata__'"):
+        checkpoint.save_state_dict({"__metadata__": np.ones(1)}, path)
     assert not path.exists()
     checkpoint.save_state_dict({"x": np.ones(1)}, path)
     with pytest.raises(ValueError, match="is not a checkpoint; read it with load_state_dict"):
         checkpoint.load_checkpoint(path)
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(max_size=4),
+    st.builds(lambda x: np.array([x]), st.integers(0, 9)),
+)
+KEYS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 2),
+    st.floats(allow_nan=False),
+    st.sampled_from(["1", "None", "True", "a", "b", "a.b", "__metadata__", "dict", "\ud800"]),
+)
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(KEYS, inner, max_size=4),
+    ),
+    max_leaves=12,
+)
+
+
+def plain(x: Any) -> Any:
+    """What compares as `x`, with the types of keys, and arrays apart from numbers."""
+    if isinstance(x, dict):
+        return [(type(key), key, plain(each)) for key, each in x.items()]
+    if isinstance(x, np.ndarray):
+        return "array", x.dtype, x.tolist()
+    if isinstance(x, list | tuple):
+        return type(x), [plain(each) for each in x]
+    return type(x), x
+
+
+@settings(max_examples=150, deadline=None)
+@given(parts=st.dictionaries(KEYS, TREES, max_size=4))
+def test_what_was_saved_is_what_is_loaded(
+    parts: dict[Any, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Keys of the outermost dict became strings, and of 1 and "1" one was lost."""
+    path = tmp_path_factory.getbasetemp() / "checkpoint"
+    checkpoint.save_checkpoint(parts, path)
+    assert plain(checkpoint.load_checkpoint(path)) == plain(parts)
+
+
+def test_keys_of_one_text_name_two_arrays(tmp_path: Path) -> None:
+    parts = {1: np.ones(1), "1": np.zeros(2), "a.b": np.ones(3), "a": {"b": np.ones(4)}}
+    checkpoint.save_checkpoint(parts, tmp_path / "x")
+    assert sorted(checkpoint.load_state_dict(tmp_path / "x")) == ["1", "1#2", "a.b", "a.b#2"]
+    found = checkpoint.load_checkpoint(tmp_path / "x")
+    assert [found[1].size, found["1"].size, found["a.b"].size, found["a"]["b"].size] == [1, 2, 3, 4]
+
+
+def with_tree(path: Path, words: str) -> Path:
+    metadata = {"telegrad.checkpoint": words}
+    safetensors_numpy.save_file({"a": np.ones(2)}, path, metadata=metadata)
+    return path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "words",
+        "null",
+        "1",
+        "[1]",
+        '["m"]',
+        '[["m"]]',
+        '[["m", 1], ["m", 2]]',
+        '[[["m"], 1]]',
+        '[["m", {}]]',
+        '[["m", {"array": "b"}]]',
+        '[["m", {"array": 1}]]',
+        '[["m", {"array": ["a"]}]]',
+        '[["m", {"array": "a", "tuple": []}]]',
+        '[["m", {"tuple": 3}]]',
+        '[["m", {"dict": 5}]]',
+        '[["m", {"dict": ["ab"]}]]',
+        '[["m", {"words": []}]]',
+        '{"m": {"array": "b"}}',
+        f'[["m", {"[" * 5000}{"]" * 5000}]]',
+        f'[["m", {"9" * 5000}]]',
+    ],
+)
+def test_a_tree_that_was_changed_is_a_value_error(tmp_path: Path, words: str) -> None:
+    path = with_tree(tmp_path / "x", words)
+    with pytest.raises(ValueError, match="is not a checkpoint as save_checkpoint writes it"):
+        checkpoint.load_checkpoint(path)
+    assert checkpoint.load_state_dict(path)["a"].tolist() == [1.0, 1.0]
+
+
+def test_a_checkpoint_of_an_earlier_telegrad_is_read(tmp_path: Path) -> None:
+    words = '{"m": {"dict": [[1, {"array": "a"}]]}, "epoch": 3, "dict": [["x"]]}'
+    found = checkpoint.load_checkpoint(with_tree(tmp_path / "x", words))
+    assert found["m"][1].tolist() == [1.0, 1.0]
+    assert (found["epoch"], found["dict"]) == (3, [["x"]])
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_changed_bytes_are_a_value_error_or_nothing(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "changed"
+    model = nn.Linear(2, 1)
+    parts = {"model": model, "optimizer": optim.Adam(model.parameters()), 3: [None, (1, 2.5)]}
+    checkpoint.save_checkpoint(parts, path)
+    raw = bytearray(path.read_bytes())
+    if data.draw(st.booleans()):
+        del raw[data.draw(st.integers(0, len(raw))) :]
+    else:
+        for _ in range(data.draw(st.integers(1, 3))):
+            raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(raw)
+    for read in (checkpoint.load_checkpoint, checkpoint.load_state_dict, checkpoint.load_metadata):
+        with suppress(ValueError):
+            read(path)
