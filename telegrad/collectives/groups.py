@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +31,7 @@ from telegrad.collectives.messages import (
     ENTERED,
     FORM,
     LEFT,
+    PAIR,
     PUSH,
     READY,
     UNFORMED,
@@ -37,6 +39,7 @@ from telegrad.collectives.messages import (
     FormMessage,
     GroupKey,
     LeftMessage,
+    OperationId,
     OperationMessage,
     UnformedMessage,
 )
@@ -286,6 +289,26 @@ def add_gone(gone: dict[GroupKey, None], keys: Iterable[GroupKey]) -> None:
         del gone[key]
 
 
+def is_gone(gone: Container[GroupKey], key: GroupKey) -> bool:
+    """Returns True if a group, or the group that it is a branch of, is among those left."""
+    return key in gone or GroupKey(key.members.partition(BRANCH)[0], key.epoch) in gone
+
+
+# -- branches of a group: the same members, with an order of operations of their own -------------
+
+BRANCH = "/"  # in keys, between the digest of the members and the name of a branch
+
+
+def branches_of(key: GroupKey, groups: Mapping[GroupKey, ProcessGroup]) -> list[ProcessGroup]:
+    """Returns the branches of a group."""
+    start = key.members + BRANCH
+    return [
+        each
+        for other, each in groups.items()
+        if other.epoch == key.epoch and other.members.startswith(start)
+    ]
+
+
 # -- the groups of one agent ---------------------------------------------------------------------
 
 # Seconds for an operation: longer than any training step and most evaluations, so a rank that needs
@@ -356,7 +379,7 @@ class Groups:
         self._early: dict[GroupKey, list[_Early]] = {}
         self._early_of = Counter[WorkerInfo | None]()  # how many of them a worker has sent
         self._closed = False
-        self._cross_waits = CrossWaits(agent, self._find, self._gone.__contains__)
+        self._cross_waits = CrossWaits(agent, self._find, partial(is_gone, self._gone))
         self.formations = Formations(agent, self._over, self._cross_waits)
         self.blocks = Blocks()
 
@@ -509,6 +532,35 @@ class Groups:
         self._open(group)
         return group
 
+    def branch(self, group: ProcessGroup, key: str, name: str) -> ProcessGroup:
+        """Returns a group of the same members with an order of operations of its own.
+
+        It is made when it is first used here, waits for no other worker, has the terms of the group
+        and ends with it. It shares no memory: there may be many, with few operations each.
+
+        Args:
+            group: The group.
+            key: The name of the branch in messages, the same on every rank; ASCII.
+            name: Its name in errors.
+        """
+        of = group.key
+        whole = GroupKey(f"{of.members}{BRANCH}{key}", of.epoch)
+        with self._table_lock:
+            found = self._groups.get(whole)
+            if found is not None:
+                return found
+            called = f"{group.name}, {name}"
+            made = self._new(
+                whole, group.members, called, group.timeout, group.terms, shares_memory=False
+            )
+            self._groups[whole] = made
+        self._open(made)
+        with group.state_lock:  # it may have failed before the table had the branch
+            failure = group.failure_of(OperationId(sys.maxsize))
+        if failure is not None:
+            made.fail(failure.cause, tell=False)
+        return made
+
     def leave(self) -> None:
         """Leaves all groups and tells their members; idempotent."""
         self.formations.close()
@@ -521,9 +573,14 @@ class Groups:
         with self._table_lock:
             if self._groups.pop(group.key, None) is None:
                 return
-            add_gone(self._gone, [group.key])
-        self._cross_waits.forget([group.key])
-        group.leave()
+            left = [group, *branches_of(group.key, self._groups)]
+            for branch in left[1:]:
+                del self._groups[branch.key]
+            keys = [each.key for each in left]
+            add_gone(self._gone, keys)
+        self._cross_waits.forget(keys)
+        for each in left:
+            each.leave()
 
     def close(self) -> None:
         """Ends all waits, as the agent was shut down."""
@@ -553,6 +610,8 @@ class Groups:
         name: str,
         timeout: float,
         terms: GroupTerms,
+        *,
+        shares_memory: bool = True,
     ) -> ProcessGroup:
         self._named[name] += 1
         return ProcessGroup(
@@ -565,6 +624,7 @@ class Groups:
             cross_waits=self._cross_waits,
             blocks=self.blocks,
             terms=terms,
+            shares_memory=shares_memory,
         )
 
     def _open(self, group: ProcessGroup) -> None:
@@ -611,6 +671,11 @@ class Groups:
         message = AbortMessage.from_wire(self._agent.messages.read(envelope))
         self._forget_waits(message.group)
         self._hand(peer, message.group, lambda group, source: group.on_abort(source, message))
+        if message.since != PAIR:
+            with self._table_lock:
+                branches = branches_of(message.group, self._groups)
+            for branch in branches:
+                branch.fail(message.cause)
 
     def on_left(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Handles the message that a member has left a group."""
@@ -665,7 +730,7 @@ class Groups:
         """
         with self._table_lock:
             group = self._groups.get(key)
-            if group is None and key not in self._gone:
+            if group is None and not is_gone(self._gone, key):
                 most = self._agent.options.limits.served_calls_per_peer
                 if self._early_of[peer] >= most:
                     raise DecodeError(

@@ -122,6 +122,7 @@ class ProcessGroup:
         cross_waits: The operations in which the worker waits, in all its groups.
         blocks: Memory for long messages.
         terms: The backend and the thresholds of the group.
+        shares_memory: False for a group that does not use memory shared by ranks of one host.
 
     Example:
         >>> from telegrad import collectives
@@ -146,6 +147,7 @@ class ProcessGroup:
         cross_waits: CrossWaits,
         blocks: Blocks,
         terms: GroupTerms,
+        shares_memory: bool = True,
     ) -> None:
         self.key = key
         self.terms = terms
@@ -155,7 +157,8 @@ class ProcessGroup:
         self.warn_after = warn_after
         self.cross_waits = cross_waits
         self.blocks = blocks
-        self.sharing = Sharing(_neighbours(agent, members), longest_spin(), terms)
+        hosts = _neighbours(agent, members) if shares_memory else ()
+        self.sharing = Sharing(hosts, longest_spin(), terms)
         self.nccl = NcclSide(self) if terms.backend == NCCL else None
         self._name = name
         self._agent = agent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from telegrad.collectives.api.branch import branching
 from telegrad.collectives.api.coalescing import check_outside
 from telegrad.collectives.backends import GroupTerms
 from telegrad.collectives.groups import Groups, attach_to
@@ -10,5 +11,6 @@ __all__ = [
     "GroupTerms",
     "Groups",
     "attach_to",
+    "branching",
     "check_outside",
 ]

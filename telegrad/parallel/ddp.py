@@ -24,6 +24,7 @@ from telegrad.collectives import (
     broadcast,
     world_group,
 )
+from telegrad.collectives.seams import branching
 from telegrad.errors import CollectiveMismatchError, InvalidUseError
 from telegrad.kernels import flatten, unflatten
 from telegrad.nn import Embedding, Module
@@ -487,6 +488,7 @@ class DistributedDataParallel(Module):
         Every rank registers the same hook before its first backward. The hook is called as soon as
         the bucket is filled, in the thread that computes, and must not wait. It returns a Future
         of the average: an array in the shape and dtype of `bucket.buffer`, the same on every rank.
+        Callbacks (`work.then`) may start further operations, the same for a bucket on every rank.
         If the hook or its Future raises on any rank, backward fails on every rank. The gradients
         of `nn.Embedding(sparse=True)` are averaged without the hook.
 
@@ -548,6 +550,9 @@ class _Group:
 
     def __init__(self, group: ProcessGroup) -> None:
         self._group = group
+        # A name for this wrapper, the same on every rank: each has called as many operations.
+        members, epoch = group.key
+        self._name = f"{members}:{epoch}:{group.statistics().operations}"
 
     @property
     def size(self) -> int:
@@ -578,6 +583,9 @@ class _Group:
         assert memory is not None
         memory.copied = True  # the bucket is used again when no array here lies in it
         return buffer
+
+    def branch(self, b: int) -> AbstractContextManager[None]:
+        return branching(f"{self._name}:{b}", f"bucket {b}")
 
     def abort(self, cause: BaseException) -> None:
         self._group.abort(cause)

@@ -88,7 +88,8 @@ class GradientBucket:
 
 CommHook: TypeAlias = Callable[[Any, GradientBucket], Future[Array] | Work[Array]]
 """A hook: takes its state and a bucket, returns the future of the average, in the shape and dtype
-of `bucket.buffer` and the same on every rank."""
+of `bucket.buffer` and the same on every rank. Callbacks that it adds to futures may start further
+operations: those of each bucket have an order of their own."""
 
 
 def allreduce_hook(state: ProcessGroup | None, bucket: GradientBucket) -> Future[Array]:

@@ -32,7 +32,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, final
@@ -98,6 +98,9 @@ class ReducingGroup(Protocol):
 
     def memory(self, nbytes: int) -> Array:
         """Returns new bytes on the host, where all ranks can read them if they share memory."""
+
+    def branch(self, b: int) -> AbstractContextManager[None]:
+        """Returns the context manager in which the hook of bucket `b` is called."""
 
     def abort(self, cause: BaseException) -> None:
         """Fails what is not over on this rank, and all later operations, with `cause`."""
@@ -518,7 +521,8 @@ class Reduction(PassEnd):
             label=self._label(f"bucket {b}"),
             absent=tuple(k for k, i in enumerate(bucket.members) if not self._present[i]),
         )
-        work = hook(given)
+        with self._reducer.group.branch(b):
+            work = hook(given)
         if not isinstance(work, Future | Work):
             raise TypeError(
                 f"a communication hook must return a Future of the averaged bucket, not {work!r}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,9 @@ class FakeGroup:
 
     def memory(self, nbytes: int) -> Array:
         return np.empty(nbytes, np.uint8)
+
+    def branch(self, b: int) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def abort(self, cause: BaseException) -> None:
         if self.job.aborted is None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 from telegrad import collectives as dist
+from telegrad import parallel
 from telegrad.autograd import tensor
 from telegrad.errors import InvalidUseError, TelegradError, WorkerLostError
 from telegrad.nn import Linear, Module, Sequential, Tanh
@@ -111,23 +114,32 @@ def test_a_large_gradient_overflows_in_float16_alone(cluster: Cluster) -> None:
         assert one.run(average, bfloat16_compress_hook) == [pytest.approx(1e6, rel=1e-2)]
 
 
-def hook_of_the_document() -> CommHook:
+def hook_of_the_document(name: str) -> CommHook:
     text = (Path(__file__).parents[2] / "docs" / "data-parallel.md").read_text()
-    (program,) = [
-        each
-        for each in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-        if "def average_in" in each
-    ]
-    names: dict[str, Any] = {"np": np, "dist": dist}
+    programs = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (program,) = [each for each in programs if f"def {name}" in each]
+    names: dict[str, Any] = {"np": np, "dist": dist, "parallel": parallel}
     exec(program, names)
-    return cast("CommHook", names["average_in_float32"])
+    return cast("CommHook", names[name])
 
 
 def test_the_hook_of_the_document_averages(cluster: Cluster) -> None:
     expected = backward(net(), X)
-    for gradients, _ in cluster.run(hooked, hook_of_the_document()):
+    for gradients, _ in cluster.run(hooked, hook_of_the_document("average_in_float32")):
         for value, exact in zip(gradients, expected, strict=True):
             np.testing.assert_allclose(value, exact, 1e-4, 1e-6)
+
+
+@pytest.mark.parametrize("limit", [1e-3, 1e3])
+def test_the_hook_of_the_document_with_two_operations_clips(cluster: Cluster, limit: float) -> None:
+    hook = hook_of_the_document("clip_and_average")
+    expected = backward(net(), X)
+    for gradients, _ in cluster.run(hooked, lambda _, bucket: hook(limit, bucket)):
+        for value, exact in zip(gradients, expected, strict=True):
+            if limit < 1:
+                assert np.abs(value).max() <= 1.001 * limit
+            else:
+                np.testing.assert_allclose(value, exact, 1e-5, 1e-6)
 
 
 def fail_at_once(_: object, bucket: GradientBucket) -> Future[Array]:
@@ -167,6 +179,128 @@ def failing_with_a_group_of_the_hook() -> str:
 
 def test_a_hook_with_a_group_of_its_own_does_not_hang(cluster: Cluster) -> None:
     assert cluster.run(failing_with_a_group_of_the_hook) == ["failed"] * N
+
+
+def reduce_again(group: dist.ProcessGroup, bucket: GradientBucket) -> Future[Array]:
+    work = dist.all_reduce(bucket.buffer, AVG, group, async_op=True, label=bucket.label)
+    return work.then(lambda done: (done.value(), bucket.buffer)[1])
+
+
+def reduce_again_and_wait(group: dist.ProcessGroup, bucket: GradientBucket) -> Array:
+    dist.all_reduce(bucket.buffer, AVG, group, label=bucket.label)
+    return bucket.buffer
+
+
+def reduce_in_a_block(group: dist.ProcessGroup, bucket: GradientBucket) -> Array:
+    with dist.coalesced(group):
+        dist.all_reduce(bucket.buffer, AVG, group)
+    return bucket.buffer
+
+
+def exchange_objects(group: dist.ProcessGroup, bucket: GradientBucket) -> Array:
+    found = dist.all_gather_object(bucket.buffer, group=group)
+    return np.asarray(np.mean(found, axis=0, dtype=np.float32))
+
+
+AVG = dist.ReduceOp.AVG
+BUCKETS = 4  # of `net` with buckets of at most 1000 bytes
+
+
+class InTwoStages:
+    """A hook of PowerSGD's shape: the second reduction of a bucket needs the result of the first.
+
+    Rank 0 begins no second stage before the first stages of all buckets, and then the last one
+    first, unless the second stage blocks. The other ranks begin the second stage of each bucket
+    before the first stage of the next one.
+    """
+
+    def __init__(self, second: Any, *, own_group: bool, fails: bool = False) -> None:
+        self.second = second
+        self.rank = dist.get_rank()
+        self.group = dist.new_group(range(N)) if own_group else dist.world_group()
+        self.fails = fails
+        self.begin()
+
+    def begin(self) -> None:
+        """Prepares it for the next backward."""
+        self.may_begin: list[Future[None]] = [Future() for _ in range(BUCKETS)]
+        self.begun = [threading.Event() for _ in range(BUCKETS)]
+
+    def __call__(self, _: object, bucket: GradientBucket) -> Future[Array]:
+        if self.rank > 0 and bucket.index > 0:
+            self.begun[bucket.index - 1].wait()
+        label = f"{bucket.label}, first"
+        first = dist.all_reduce(bucket.buffer[:4].copy(), AVG, async_op=True, label=label)
+        second = first.then(partial(self.go_on, bucket))
+        if bucket.is_last:
+            for may in self.may_begin[-1:] if self.second is reduce_again else self.may_begin:
+                may.set_result(None)
+        return second
+
+    def go_on(self, bucket: GradientBucket, first: Future[Any]) -> Any:
+        if first.exception() is not None:
+            self.begun[bucket.index].set()
+            first.value()
+        if self.rank == 0:
+            return self.may_begin[bucket.index].then(lambda _: self.begin_second(bucket))
+        return self.begin_second(bucket)
+
+    def begin_second(self, bucket: GradientBucket) -> Any:
+        try:
+            if self.fails and bucket.index == 1 and self.rank == 1:
+                raise ArithmeticError("no second stage today")
+            return self.second(self.group, bucket)
+        finally:
+            self.begun[bucket.index].set()
+            if self.second is reduce_again and bucket.index > 0:
+                self.may_begin[bucket.index - 1].set_result(None)
+
+
+def trained_in_two_stages(second: Any, own_group: bool) -> list[list[Array]]:
+    model, rank = wrap(None)
+    hook = InTwoStages(second, own_group=own_group)
+    model.register_comm_hook(None, hook)
+    found = []
+    for _ in range(3):
+        found.append(backward(model, X[rank::N]))
+        model.zero_grad()
+        hook.begin()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("second", "own_group"),
+    [
+        (reduce_again, False),
+        (reduce_again, True),
+        (reduce_again_and_wait, False),
+        (reduce_in_a_block, False),
+        (exchange_objects, False),
+    ],
+)
+def test_a_hook_may_reduce_twice(cluster: Cluster, second: Any, own_group: bool) -> None:
+    expected = backward(net(), X)
+    for passes in cluster.run(trained_in_two_stages, second, own_group):
+        assert len(passes) == 3
+        for gradients in passes:
+            for value, exact in zip(gradients, expected, strict=True):
+                np.testing.assert_allclose(value, exact, 1e-5, 1e-6)
+
+
+def fail_in_the_second_stage(own_group: bool) -> str:
+    model, rank = wrap(None)
+    model.register_comm_hook(None, InTwoStages(reduce_again, own_group=own_group, fails=True))
+    with pytest.raises(ArithmeticError, match="no second stage today"):
+        backward(model, X[rank::N])
+    assert all(parameter.grad is None for parameter in model.parameters())
+    return "failed"
+
+
+@pytest.mark.parametrize("own_group", [False, True])
+def test_a_failure_in_a_second_stage_fails_backward_on_every_rank(
+    cluster: Cluster, own_group: bool
+) -> None:
+    assert cluster.run(fail_in_the_second_stage, own_group) == ["failed"] * N
 
 
 def killed_in_a_hook() -> str:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from telegrad.arrays import joined_flat, views_of
+from telegrad.collectives.api.branch import current_branch
 from telegrad.collectives.groups import Groups
 from telegrad.collectives.link import Backend, Link, Steps
 from telegrad.collectives.messages import Signature, dtype_label
@@ -35,6 +36,14 @@ def group_of(group: object) -> ProcessGroup:
             f"group must be a ProcessGroup or None, not {group!r}; new_group(ranks) makes one"
         )
     return group
+
+
+def ordered(group: ProcessGroup) -> ProcessGroup:
+    """Returns the group in whose order a call here takes part: this one, or a branch of it."""
+    branch = current_branch()
+    if branch is None:
+        return group
+    return current_agent().attachments[Groups].branch(group, branch.key, branch.name)
 
 
 def place_of(what: str, rank: object, group: ProcessGroup) -> int:

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, cast, final
 import numpy as np
 
 from telegrad.arrays import is_cupy
-from telegrad.collectives.api.calls import group_of
+from telegrad.collectives.api.calls import group_of, ordered
 from telegrad.collectives.api.work import Work
 from telegrad.collectives.link import Link
 from telegrad.collectives.messages import Signature
@@ -39,6 +39,7 @@ def run_call(
 
     Inside a block of `coalesced` for the group, it collects the call and returns None or a Work.
     """
+    group = ordered(group)
     if call.join is None:
         check_outside(group, call.signature.operation)
     elif (block := _block_of(group)) is not None:
@@ -103,7 +104,7 @@ def coalesced(
         ...     cluster.run(step)
         [([2.0], [4.0, 1.0], [0, 1]), ([2.0], [4.0, 1.0], [0, 1])]
     """
-    chosen = group_of(group)
+    chosen = ordered(group_of(group))
     check_outside(chosen, "coalesced")
     block = Coalesced(chosen)
     token = _blocks.set((*_blocks.get(), block))

@@ -19,7 +19,7 @@ from telegrad.collectives.algorithms.packing import (
     send_packed,
     unpack,
 )
-from telegrad.collectives.api.calls import check_tag, group_of, partner_of, place_of
+from telegrad.collectives.api.calls import check_tag, group_of, ordered, partner_of, place_of
 from telegrad.collectives.api.coalescing import check_outside
 from telegrad.collectives.link import Link, Steps
 from telegrad.collectives.messages import ANY, Channel, Signature
@@ -325,7 +325,7 @@ def _call(
 ) -> T:
     check_outside(group, signature.operation)
     call = Call(signature=signature, run=run, in_turn=False, channel=channel)
-    return group.call(call, timeout)
+    return (ordered(group) if channel is None else group).call(call, timeout)
 
 
 def _pack(group: ProcessGroup, value: object, name: str) -> Packed:
