@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple, final
 
 from telegrad.collectives.backends import GroupTerms
-from telegrad.collectives.failure import Clock, Due, cause_for_others, time_limit
+from telegrad.collectives.failure import TELL_AFTER, Clock, Due, cause_for_others, time_limit
 from telegrad.collectives.forming import (
     Action,
     Attempt,
@@ -328,7 +328,8 @@ def attach_to(agent: AgentCore) -> Groups:
     groups = Groups(agent)
     agent.attachments.attach(groups)
     agent.inbox.on_loss(groups.on_lost)
-    agent.life.on_leaving(groups.leave)
+    agent.life.on_leaving(Rest(agent, groups).begin)
+    agent.life.on_all_ending(groups.leave)
     agent.life.after_close(groups.close)
     for kind in (PUSH, ENTERED, READY):
         agent.inbox.register(kind, groups.on_operation, anywhere=True, memory=groups.blocks.take)
@@ -364,6 +365,7 @@ class Groups:
         warn_after: Seconds after which a waiting operation is logged, for groups made later.
         formations: The groups that are being formed.
         blocks: Memory for long messages.
+        cross_waits: The operations in which the worker and others wait.
     """
 
     def __init__(self, agent: AgentCore) -> None:
@@ -379,8 +381,8 @@ class Groups:
         self._early: dict[GroupKey, list[_Early]] = {}
         self._early_of = Counter[WorkerInfo | None]()  # how many of them a worker has sent
         self._closed = False
-        self._cross_waits = CrossWaits(agent, self._find, partial(is_gone, self._gone))
-        self.formations = Formations(agent, self._over, self._cross_waits)
+        self.cross_waits = CrossWaits(agent, self._find, partial(is_gone, self._gone))
+        self.formations = Formations(agent, self._over, self.cross_waits)
         self.blocks = Blocks()
 
     def current_world(self) -> ProcessGroup:
@@ -578,7 +580,7 @@ class Groups:
                 del self._groups[branch.key]
             keys = [each.key for each in left]
             add_gone(self._gone, keys)
-        self._cross_waits.forget(keys)
+        self.cross_waits.forget(keys)
         for each in left:
             each.leave()
 
@@ -600,7 +602,7 @@ class Groups:
             add_gone(self._gone, self._groups)
             self._groups.clear()
             self.world = None
-        self._cross_waits.forget([group.key for group in groups])
+        self.cross_waits.forget([group.key for group in groups])
         return groups
 
     def _new(
@@ -621,7 +623,7 @@ class Groups:
             name=name if self._named[name] == 1 else f"{name} #{self._named[name]}",
             timeout=timeout,
             warn_after=self.warn_after,
-            cross_waits=self._cross_waits,
+            cross_waits=self.cross_waits,
             blocks=self.blocks,
             terms=terms,
             shares_memory=shares_memory,
@@ -664,7 +666,7 @@ class Groups:
         else:
             self._hand(peer, message.group, lambda group, r: group.deliver(r, kind, message, data))
         if kind == ENTERED and message.number != DATA_WAITS:
-            self._cross_waits.on_told(peer, message)
+            self.cross_waits.on_told(peer, message)
 
     def on_abort(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Handles the message that a group is over."""
@@ -686,7 +688,7 @@ class Groups:
     def _forget_waits(self, key: GroupKey) -> None:
         """Forgets the waits in a group that is over before it was made here, if it ever will be."""
         if self._find(key) is None:
-            self._cross_waits.forget([key])
+            self.cross_waits.forget([key])
 
     def on_lost(self, worker: WorkerInfo, error: WorkerLostError) -> None:
         """Ends the groups of a lost worker."""
@@ -741,6 +743,36 @@ class Groups:
                 self._early.setdefault(key, []).append(_Early(peer, deliver))
         if group is not None:
             deliver(group)
+
+
+@final
+class Rest:
+    """The wait of a worker in shutdown(): it stays in its groups, for the calls that it serves.
+
+    Its program itself enters no further operation. Once each worker that has not called shutdown()
+    is blocked in an operation that this one has not entered, nobody is left to call it either. Then
+    it leaves its groups, so that the others get an error in place of a wait without end.
+
+    Args:
+        agent: The agent of this worker.
+        groups: Its groups.
+    """
+
+    def __init__(self, agent: AgentCore, groups: Groups) -> None:
+        self._agent = agent
+        self._groups = groups
+
+    def begin(self) -> None:
+        """Looks now and then, until the agent ends, if the others wait for this worker in vain."""
+        self._agent.deadlines.after(TELL_AFTER, self._look)
+
+    def _look(self) -> None:  # on the loop
+        job, agent = self._agent.life.membership, self._agent
+        running = () if job is None else job.running
+        in_vain = bool(running) and self._groups.cross_waits.are_blocked(running)
+        if in_vain and agent.drain(0.0, given_up=False):  # else a call that is served may enter
+            agent.pool.submit(self._groups.leave)
+        self.begin()
 
 
 def _name(ranks: Sequence[int]) -> str:

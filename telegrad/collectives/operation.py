@@ -526,7 +526,7 @@ class WaitTimer:
                 due, self.cancel = Due.NOTHING, None  # its next wait ends at once
             elif due is not Due.EXPIRE:
                 self._set(operation)
-            blocked = stands and group.cross_waits.blocked_in() is operation
+            blocked = stands and group.cross_waits.blocked_in() in (operation, group)
             tell = due is Due.TELL and not (self.told_entered and self.told_blocked >= blocked)
             self.told_entered |= tell
             self.told_blocked |= tell and blocked
@@ -647,7 +647,11 @@ class CrossWaits:
                 self._other_callers.add(threading.current_thread())
 
     def blocking(self, awaited: object) -> AbstractContextManager[None]:
-        """Records, while its block runs, that this thread waits for an operation or a group."""
+        """Records, while its block runs, that this thread waits.
+
+        Args:
+            awaited: An operation, the forming of a group, or a group for any of its operations.
+        """
         return _Blocking(self, awaited) if threading.get_ident() == self._main else _NOT_MAIN
 
     def block(self, awaited: object) -> object:
@@ -679,6 +683,13 @@ class CrossWaits:
         """
         with self._waits_lock:
             self._told = {p: told for p, told in self._told.items() if told.group not in groups}
+
+    def are_blocked(self, names: Collection[str]) -> bool:
+        """Returns True if each of some workers is blocked in what this one has not entered."""
+        with self._waits_lock:
+            told = [peer for peer in self._told if peer.name in names]
+        last = {peer.name: self._last_told(peer) for peer in told}
+        return all((message := last.get(n)) and message.number == BLOCKED for n in names)
 
     def told(self, peer: WorkerInfo) -> str:
         """Returns in words the operation that a worker waits in, empty if entered here."""

@@ -25,12 +25,12 @@ from telegrad.collectives import (
     world_group,
 )
 from telegrad.collectives.seams import branching
-from telegrad.errors import CollectiveMismatchError, InvalidUseError
+from telegrad.errors import CallTimeoutError, CollectiveMismatchError, InvalidUseError
 from telegrad.kernels import flatten, unflatten
 from telegrad.nn import Embedding, Module
 from telegrad.parallel.bucket import Slot, assign_buckets
 from telegrad.parallel.hooks import CommHook
-from telegrad.parallel.join import Turn, Turns
+from telegrad.parallel.join import Turn, Turns, advise_join
 from telegrad.parallel.reducer import Gathered, Reducer, Trained, first_change
 from telegrad.rpc import expose
 from telegrad.rpc.seams import refuse_on_loop
@@ -370,7 +370,13 @@ class DistributedDataParallel(Module):
         )
         self._reducer.check_usable()
         turns = self._reducer.turns
-        self._take_shared(0 if turns is None else turns.take(Turn.FORWARD).active[0], added)
+        source = 0 if turns is None else turns.take(Turn.FORWARD).active[0]
+        try:
+            self._take_shared(source, added)
+        except (CollectiveMismatchError, CallTimeoutError) as error:
+            if turns is None:
+                advise_join(error)
+            raise
 
     def _shared_buffers(self) -> list[Tensor]:
         return list(self.module.buffers()) if self._broadcast_buffers else []
@@ -586,6 +592,9 @@ class _Group:
 
     def branch(self, b: int) -> AbstractContextManager[None]:
         return branching(f"{self._name}:{b}", f"bucket {b}")
+
+    def blocking(self) -> AbstractContextManager[None]:
+        return self._group.cross_waits.blocking(self._group)
 
     def abort(self, cause: BaseException) -> None:
         self._group.abort(cause)

@@ -18,7 +18,7 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
-from telegrad.errors import CollectiveMismatchError
+from telegrad.errors import CallTimeoutError, CollectiveMismatchError
 from telegrad.types import Array
 
 
@@ -72,6 +72,15 @@ def read_roll(turns: Sequence[int], names: Sequence[object]) -> Roll:
                 "forwards and backwards for each of its inputs"
             )
     return Roll(active, first)
+
+
+def advise_join(error: BaseException) -> None:
+    """Adds to an error of ranks that are out of step the mistake that is made most often."""
+    if isinstance(error, CollectiveMismatchError | CallTimeoutError):
+        error.args = (
+            f"{error}; if the ranks have different numbers of inputs, run all their forwards and "
+            "backwards inside `with model.join():`",
+        )
 
 
 class Gathers(Protocol):

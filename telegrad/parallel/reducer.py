@@ -55,7 +55,7 @@ from telegrad.collectives import ProcessGroup, Work
 from telegrad.errors import AutogradError, BlockingCallError
 from telegrad.parallel.bucket import Bucket, Buffers, Slot, assign_buckets, completed_order
 from telegrad.parallel.hooks import GradientBucket
-from telegrad.parallel.join import Turn, Turns
+from telegrad.parallel.join import Turn, Turns, advise_join
 from telegrad.parallel.sparse_rows import mean_of_rows, pack_rows
 from telegrad.rpc import Future
 from telegrad.rpc.seams import new_future, on_own_loop
@@ -101,6 +101,9 @@ class ReducingGroup(Protocol):
 
     def branch(self, b: int) -> AbstractContextManager[None]:
         """Returns the context manager in which the hook of bucket `b` is called."""
+
+    def blocking(self) -> AbstractContextManager[None]:
+        """Returns the context manager in which a thread waits for what it has started."""
 
     def abort(self, cause: BaseException) -> None:
         """Fails what is not over on this rank, and all later operations, with `cause`."""
@@ -448,7 +451,8 @@ class Reduction(PassEnd):
             self._gather(self._reducer.described(), change, self._take_models)
         else:
             self._start_rest()
-        return self._done
+        # While callbacks of a hook may start operations, the thread that waits is not alone.
+        return self._done if self._reducer.hook is not None else _Ending(self._done, self._reducer)
 
     def _start_rest(self) -> None:
         while self._plan.has_next():
@@ -570,6 +574,8 @@ class Reduction(PassEnd):
             error = done.exception()
             if error is not None:
                 self._group_is_over |= own
+                if own and self._reducer.turns is None:
+                    advise_join(error)
                 if note is not None and isinstance(error, MemoryError):
                     note(error)
                 self._done.try_set_exception(error)
@@ -701,6 +707,25 @@ def _as_kept(gradient: Any, factor: float) -> Any:
     if factor != 1.0:
         gradient = (gradient * factor).astype(gradient.dtype, copy=False)
     return gradient if is_row_sparse(gradient) else Tensor(gradient)
+
+
+@final
+class _Ending(Completion):
+    """The end of a pass without a hook: who waits for it is blocked in its operations."""
+
+    def __init__(self, done: Future[None], reducer: Reducer) -> None:
+        self._done = done
+        self._reducer = reducer
+
+    def wait(self) -> None:
+        with self._reducer.group.blocking():
+            self._done.wait()
+
+    def exception(self) -> BaseException | None:
+        return self._done.exception()
+
+    def then(self, callback: Callable[[Any], object], /) -> object:
+        return self._done.then(callback)
 
 
 @final

@@ -541,7 +541,7 @@ class JoinedJob:
             logger.warning("shutdown goes on without the other workers: %s", error)
             return False
         except TimeoutError:
-            running = self._events.running
+            running = self.running
             named = ", ".join(map(repr, running)) or "some workers"
             raise RendezvousTimeoutError(
                 f"{named} did not call shutdown within {rounded(timeout)} s; wait longer with "
@@ -550,8 +550,13 @@ class JoinedJob:
             ) from None
         return True
 
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The workers that have not called `shutdown`, as far as this one, which has, was told."""
+        return self._events.running
+
     def _say_who_runs(self) -> None:
-        running = self._events.running
+        running = self.running
         if running:
             logger.info(
                 "shutdown waits for %s, which %s not called it",

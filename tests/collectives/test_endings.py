@@ -7,6 +7,7 @@ import threading
 import weakref
 
 import numpy as np
+import pytest
 
 from telegrad import collectives as dist
 from telegrad.collectives.link import Link
@@ -145,3 +146,121 @@ def test_a_forked_child_is_told(programs: Programs) -> None:
         output = program.wait()
         assert f"told: group 'world' on rank {r} ('worker{r}') belongs to process" in output
         assert "told again" in output
+
+
+SERVES_ON = """
+import numpy as np
+import threading
+from telegrad import collectives as dist, nn, parallel, rpc
+from telegrad.rpc.seams import current_agent
+
+WAITS = threading.Event()  # in shutdown()
+
+
+def waits():
+    return WAITS.is_set()
+
+
+def total(group):
+    x = np.ones(1)
+    dist.all_reduce(x, group=group)
+    return x.item()
+
+
+def in_own_group():
+    return total(TRAINERS)
+
+
+def in_the_world():
+    return total(None)
+
+
+def in_a_new_group():
+    return total(dist.new_group([1, 2]))
+
+
+def trained():
+    model = parallel.DistributedDataParallel(nn.Linear(1, 1), process_group=TRAINERS)
+    model(np.full((1, 1), rank, np.float32)).mean().backward()
+    return model.module.weight.grad.item()
+
+
+def from_the_start():
+    dist.destroy_process_group()
+    dist.init_process_group()
+    return total(None)
+
+
+agent = rpc.init_rpc()
+dist.init_process_group()
+rank = agent.rank
+TRAINERS = dist.new_group([1, 2])
+if rank == 0:
+    while not all(rpc.rpc_sync(r, waits) for r in (1, 2)):
+        WAITS.wait(0.05)
+    for task, ranks in (
+        (in_own_group, (1, 2)),
+        (in_the_world, (0, 1, 2)),
+        (in_a_new_group, (1, 2)),
+        (trained, (1, 2)),
+        (from_the_start, (0, 1, 2)),
+    ):
+        futures = [rpc.rpc_async(r, task) for r in ranks]
+        print(task.__name__, [future.wait() for future in futures], flush=True)
+else:
+    current_agent().life.on_leaving(WAITS.set)
+rpc.shutdown()
+"""
+
+
+def test_a_worker_that_waits_in_shutdown_is_in_its_groups_for_calls_that_it_serves(
+    programs: Programs,
+) -> None:
+    """As trainers that a driver calls: "group is over" was the answer."""
+    driver, *trainers = programs.ranks(programs.script(SERVES_ON), 3)
+    assert driver.wait().splitlines() == [
+        "in_own_group [2.0, 2.0]",
+        "in_the_world [3.0, 3.0, 3.0]",
+        "in_a_new_group [2.0, 2.0]",
+        "trained [1.5, 1.5]",
+        "from_the_start [3.0, 3.0, 3.0]",
+    ]
+    for program in trainers:
+        assert program.wait() == ""
+
+
+WAITS_IN_VAIN = """
+import sys
+import numpy as np
+from telegrad import collectives as dist, nn, parallel, rpc
+from telegrad.errors import CollectiveMismatchError
+
+world = dist.init_process_group()
+r, how = world.rank, sys.argv[1]
+pair = dist.new_group([0, 1])
+try:
+    if how == "recv" and r == 0:
+        dist.recv(np.zeros(1), src=1)
+    elif how == "work" and r == 0:
+        dist.all_reduce(np.ones(1), group=pair, async_op=True).wait()
+    elif how == "backward" and r != 1:
+        model = parallel.DistributedDataParallel(nn.Linear(1, 1))
+        model(np.ones((1, 1), np.float32)).mean().backward()
+    elif how == "backward":
+        parallel.DistributedDataParallel(nn.Linear(1, 1))
+except CollectiveMismatchError as error:
+    print(error, flush=True)
+rpc.shutdown()
+"""
+
+
+@pytest.mark.parametrize("how", ["recv", "work", "backward"])
+def test_a_rank_that_waits_for_one_in_shutdown_is_told(programs: Programs, how: str) -> None:
+    """Nobody is left who could call the worker that waits in shutdown()."""
+    script = programs.script(WAITS_IN_VAIN)
+    outputs = [each.wait() for each in programs.ranks(script, 3, arguments=[how])]
+    for r, output in enumerate(outputs):
+        waits = r == 0 or (how == "backward" and r == 2)
+        assert ("rank 1 ('worker1') left the group after" in output) == waits, output
+        assert waits or not output
+    assert how != "backward" or "`with model.join():`" in outputs[0]

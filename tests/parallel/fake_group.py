@@ -63,6 +63,9 @@ class FakeGroup:
     def branch(self, b: int) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def blocking(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def abort(self, cause: BaseException) -> None:
         if self.job.aborted is None:
             self.job.fail(cause)

@@ -499,9 +499,9 @@ def test_every_rank_raises_where_ranks_differ(
     cluster.run(another_option, [{name: value} for value in values], words)
 
 
-def uneven() -> str:
+def uneven(broadcast_buffers: bool) -> str:
     """Rank 2 has one batch less, and goes on to what comes after training."""
-    model, rank = wrap(broadcast_buffers=False)
+    model, rank = wrap(broadcast_buffers=broadcast_buffers)
     with pytest.raises(CollectiveMismatchError) as caught:
         for _ in range(3 if rank == 2 else 4):
             model.zero_grad()
@@ -511,9 +511,16 @@ def uneven() -> str:
     return str(caught.value)
 
 
-def test_a_rank_with_one_batch_less_that_goes_on_is_named(cluster: Cluster) -> None:
-    for error in cluster.run(uneven):
-        assert "DistributedDataParallel backward 4, bucket 0" in error
+@pytest.mark.parametrize("broadcast_buffers", [False, True])
+def test_a_rank_with_one_batch_less_that_goes_on_is_named(
+    cluster: Cluster, broadcast_buffers: bool
+) -> None:
+    what = "forward 4" if broadcast_buffers else "backward 4"
+    for r, error in enumerate(cluster.run(uneven, broadcast_buffers)):
+        assert f"DistributedDataParallel {what}, bucket 0" in error
+        assert ("different numbers of inputs" in error and "`with model.join():`" in error) == (
+            r < 2
+        )
         assert "rank 2 ('worker2') called all_reduce(op=SUM, dtype=float64, shape=(3,))" in error
 
 

@@ -1,7 +1,7 @@
 """The life of an agent: it opens, and ends together with the others or at once, in every state.
 
-    graceful   serve until own calls are done ─▶ on_leaving (process groups are left)
-               ─▶ every living worker has called shutdown
+    graceful   serve until own calls are done ─▶ on_leaving
+               ─▶ every living worker has called shutdown ─▶ on_all_ending (groups are left)
                ─▶ calls whose callers gave them up may end (2.5 s)
                ─▶ before_leaving (RRefs are released) ─▶ goodbye and flush ─▶ torn down
     else       own calls are given up ─▶ goodbye ─▶ torn down
@@ -84,6 +84,7 @@ class _Moment(enum.Enum):
 
     ENDING = "before own calls are waited for"
     LEAVING = "before the others are waited for"
+    ALL_ENDING = "when all others have come"
     DRAINED = "when all calls are done"
     CLOSED = "at the end"
 
@@ -154,6 +155,13 @@ class Life:
     def on_leaving(self, callback: Callable[[], None]) -> None:
         """Calls `callback()` in a graceful shutdown before it waits for the other workers."""
         self._callbacks[_Moment.LEAVING].append(callback)
+
+    def on_all_ending(self, callback: Callable[[], None]) -> None:
+        """Calls `callback()` in a graceful shutdown once every living worker has called it.
+
+        Nobody's program uses this worker any more. Calls that their callers gave up may still run.
+        """
+        self._callbacks[_Moment.ALL_ENDING].append(callback)
 
     def before_leaving(self, callback: Callable[[float], None]) -> None:
         """Calls `callback(seconds)` in a graceful shutdown, when all calls are done.
@@ -276,6 +284,8 @@ class Life:
         if self.membership is not None:
             left = max(deadline - time.monotonic(), 0.001)
             self._reason = GRACEFUL if self.membership.shutdown(left) else NOBODY_LEFT
+        for ending in self._callbacks[_Moment.ALL_ENDING]:
+            _guarded(ending)
 
     def _drained(self, steps: Steps, deadline: float) -> bool:
         reminder = Reminder()
