@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from telegrad.autograd.generator import repeatable
 from telegrad.autograd.graph.autocast import cast_as
 from telegrad.autograd.graph.graph_task import add_to
 from telegrad.autograd.graph.halves import HalvedBackward
@@ -28,6 +29,7 @@ __all__ = [
     "edge_of",
     "graph_root",
     "post_accumulate_hooks",
+    "repeatable",
     "replace_all",
     "replace_data",
     "steady",

@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from telegrad.arrays import device_of, host_copy, shared_below, shared_empty
-from telegrad.autograd import Completion, Tensor, is_grad_enabled
+from telegrad.autograd import Completion, Tensor, is_grad_enabled, once
 from telegrad.collectives import (
     ProcessGroup,
     ReduceOp,
@@ -352,11 +352,15 @@ class DistributedDataParallel(Module):
             BlockingCallError: It would wait for the other ranks on a loop that telegrad runs.
         """
         if is_grad_enabled():
-            parameters = self._replica.parameters()
-            self._reducer.watch(parameters.values())
-            if self.training and self._reducer.synchronised and self._group.size > 1:
-                self._share(self._replica.added(parameters))
+            once(self._begin_forward)
         return self.module(*args, **kwargs)
+
+    def _begin_forward(self) -> None:
+        """Watches the present parameters, and shares what a pass over all ranks needs."""
+        parameters = self._replica.parameters()
+        self._reducer.watch(parameters.values())
+        if self.training and self._reducer.synchronised and self._group.size > 1:
+            self._share(self._replica.added(parameters))
 
     def _share(self, added: Mapping[str, Tensor]) -> None:
         """Takes the first rank's buffers and new parameters; a synchronised pass follows."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from telegrad import collectives as dist
 from telegrad import rpc
-from telegrad.autograd import Tensor, tensor
+from telegrad.autograd import Tensor, recompute, tensor
 from telegrad.errors import (
     AutogradError,
     BlockingCallError,
@@ -77,14 +77,17 @@ def alone(counts: Sequence[int], *, keep_divisor: bool) -> dict[str, Array]:
     return {name: last.get(name, array) for name, array in model.state_dict().items()}
 
 
-def uneven(counts: Sequence[int], keep_divisor: bool, group: Any = None) -> dict[str, Array]:
+def uneven(
+    counts: Sequence[int], keep_divisor: bool, group: Any = None, *, run: Any = None
+) -> dict[str, Array]:
     rank = dist.get_rank()
     model = DistributedDataParallel(net(), process_group=group, bucket_bytes=100)
     optimizer = SGD(model.parameters(), lr=RATE)
     with model.join(divide_by_initial_world_size=keep_divisor):
         for k in range(counts[rank]):
             optimizer.zero_grad()
-            loss_of(model(tensor(X[rank, k]))).backward()
+            x = tensor(X[rank, k])
+            loss_of(model(x) if run is None else run(model, x)).backward()
             optimizer.step()
     return model.state_dict()
 
@@ -92,12 +95,12 @@ def uneven(counts: Sequence[int], keep_divisor: bool, group: Any = None) -> dict
 COUNTS = [(1, 2, 4), (4, 1, 0), (0, 0, 3), (2, 2, 2), (0, 0, 0), (3, 0, 3)]
 
 
-def all_uneven() -> list[bytes]:
+def all_uneven(run: Any) -> list[bytes]:
     dist.init_process_group()
     found = []
     for counts in COUNTS:
         for keep_divisor in (True, False):
-            trained = uneven(counts, keep_divisor)
+            trained = uneven(counts, keep_divisor, run=run)
             if max(counts):
                 expected = alone(counts, keep_divisor=keep_divisor)
                 for name, array in trained.items():
@@ -107,8 +110,9 @@ def all_uneven() -> list[bytes]:
     return found
 
 
-def test_the_last_model_is_that_of_the_ranks_with_most_inputs(cluster: Cluster) -> None:
-    assert len({tuple(each) for each in cluster.run(all_uneven)}) == 1
+@pytest.mark.parametrize("run", [None, recompute], ids=["run", "recomputed"])
+def test_the_last_model_is_that_of_the_ranks_with_most_inputs(cluster: Cluster, run: Any) -> None:
+    assert len({tuple(each) for each in cluster.run(all_uneven, run)}) == 1
 
 
 def accumulating() -> bytes:

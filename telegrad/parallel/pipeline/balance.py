@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from telegrad.autograd import Tensor
+from telegrad.autograd import Tensor, current_generator
+from telegrad.autograd.seams import repeatable
 from telegrad.nn import Module, Sequential
 from telegrad.parallel.pipeline.micro_batches import described, whole_arguments
 from telegrad.parallel.pipeline.skips import SkipsHere, through
@@ -121,13 +122,15 @@ class _SkipsApart(SkipsHere):
 def _times(model: Sequential, sample: Any) -> list[float]:
     """Returns the seconds of each module's forward and backward for a sample.
 
-    A copy is measured: random generators, buffers and gradients of the model stay as they are.
+    A copy is measured: random generators, buffers and gradients of the model stay as they are. So
+    does the generator of `manual_seed`.
     """
     parts = dict(MovedModule.of(model).build().named_children())
     least = dict.fromkeys(parts, float("inf"))
     for _ in range(REPEATS):
         values = [each.values for each in whole_arguments(sample)]
-        with through(_SkipsApart()):
+        state = current_generator().bit_generator.state
+        with through(_SkipsApart()), repeatable(state):
             for name, part in parts.items():
                 seconds, values = _time(name, part, values)
                 least[name] = min(least[name], seconds)

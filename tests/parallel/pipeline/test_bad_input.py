@@ -317,6 +317,17 @@ def test_a_sample_leaves_no_trace(cluster: Cluster, balance: Any) -> None:
     cluster.call(0, sampled, balance)
 
 
+def measure_dropout() -> bool:
+    nn.manual_seed(3)
+    expected = nn.current_generator().bit_generator.state
+    split(model=nn.Sequential(Block(0), nn.Dropout(), Block(1)), balance="time", sample=SAMPLE)
+    return nn.current_generator().bit_generator.state == expected
+
+
+def test_measuring_draws_nothing_from_the_seeded_generator(cluster: Cluster) -> None:
+    assert cluster.call(0, measure_dropout)
+
+
 def own_table() -> None:
     model = make_model(4)
     pipe = split(model=model, schedule=SOUND, num_microbatches=np.int64(2))
