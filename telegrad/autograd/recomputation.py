@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, ParamSpec, TypeVar, final
 
-from telegrad.autograd.differentiate import flatten
+from telegrad.autograd.differentiate import tree_map
 from telegrad.autograd.generator import current_generator, repeatable
 from telegrad.autograd.graph.autocast import casting_dtype, casting_in
 from telegrad.autograd.graph.call_node import CallNode, refuse_changed
@@ -109,9 +109,9 @@ class _Segment:
     """The nodes of one recomputed function, and the call that computes their saved values again."""
 
     def __init__(self, function: Callable[..., Any], arguments: Any) -> None:
-        leaves, self._rebuild = flatten(arguments)
         self._function: Callable[..., Any] | None = function
-        self._arguments = [_Argument(x) if isinstance(x, Tensor) else x for x in leaves]
+        # A tree of its own: the caller may change its lists, and drop its Tensors.
+        self._arguments = tree_map(_kept, arguments)
         # Weak references, because the nodes keep the segment alive.
         self._nodes: list[weakref.ref[CallNode]] = []
         self._doubled: list[tuple[str, tuple[Any, ...]]] = []
@@ -154,7 +154,7 @@ class _Segment:
             function = self._function
             if function is None:
                 return
-            args, kwargs = self._rebuild([_restored(x) for x in self._arguments])
+            args, kwargs = tree_map(_restored, self._arguments)
             again = _Again(self._results)
             watched = setting(ENABLED, Watched(True, (again,)))
             with repeatable(self._state), watched, casting_in(self._casting):
@@ -162,7 +162,7 @@ class _Segment:
             again.running = False
             self._hand_over(again.doubles)
             self._function = None
-            self._arguments, self._nodes, self._doubled, self._results = [], [], [], []
+            self._arguments, self._nodes, self._doubled, self._results = None, [], [], []
 
     def replace(self, nodes: Mapping[Node | None, CallNode]) -> None:
         """Replaces nodes of this segment: keys are the present nodes, values the new ones."""
@@ -229,6 +229,10 @@ class _Argument:
         self.value: Value = tensor._value
         self.version = tensor._value.version
         self.edge: Edge | None = edge_of(tensor)
+
+
+def _kept(argument: Any) -> Any:
+    return _Argument(argument) if isinstance(argument, Tensor) else argument
 
 
 def _restored(argument: Any) -> Any:

@@ -198,6 +198,40 @@ def test_the_forward_keeps_no_values_in_between() -> None:
         del result
 
 
+def test_parts_within_parts_keep_their_arguments_alone_and_no_longer_than_needed() -> None:
+    alive: list[weakref.ref[Any]] = []
+    most = [0]
+
+    def inner(h: Any) -> Any:
+        for _ in range(4):
+            h = np.tanh(h * 1.5)
+            alive.append(weakref.ref(h.data))
+            most[0] = max(most[0], sum(each() is not None for each in alive))
+        return h
+
+    def outer(h: Any) -> Any:
+        for _ in range(4):
+            h = tg.recompute(inner, h)
+        return h
+
+    y = tensor(X, requires_grad=True)
+    for _ in range(4):
+        y = tg.recompute(outer, y)
+    y.sum().backward()
+    assert most[0] <= 4 + 4 + 4 + 1  # arguments of outer parts and of inner ones, values of one
+    assert [each() is not None for each in alive].count(True) == 1  # the result
+
+
+def test_the_tree_of_arguments_may_change_in_between() -> None:
+    x = tensor(X, requires_grad=True)
+    tree = {"x": x, "factors": [2.0, 3.0]}
+    y = tg.recompute(lambda tree: np.exp(tree["x"]) * tree["factors"][0], tree)
+    tree.clear()
+    y.sum().backward()
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.data, np.exp(X) * 2.0)
+
+
 def test_it_runs_twice_and_no_more() -> None:
     calls: list[int] = []
 
