@@ -224,7 +224,7 @@ def test_parts_within_parts_keep_their_arguments_alone_and_no_longer_than_needed
 
 def test_the_tree_of_arguments_may_change_in_between() -> None:
     x = tensor(X, requires_grad=True)
-    tree = {"x": x, "factors": [2.0, 3.0]}
+    tree: dict[str, Any] = {"x": x, "factors": [2.0, 3.0]}
     y = tg.recompute(lambda tree: np.exp(tree["x"]) * tree["factors"][0], tree)
     tree.clear()
     y.sum().backward()
