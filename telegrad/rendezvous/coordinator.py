@@ -68,6 +68,7 @@ MOST_SECONDS = 10**9  # as an integer; longer times must be written as infinity
 # For texts about workers, which are kept and sent to all of them: 10,000 names, and a reason.
 MOST_SAID_BYTES = 2**20
 MOST_REASON = 1000  # characters
+MOST_PROCESS = 100
 VALUE_BYTES = 16  # of an answer with several values or keys, beside each
 
 
@@ -436,6 +437,7 @@ def _read_join(body: object) -> tuple[JoinRequest, tuple[str, ...]]:
         _field(body, "incarnation", int),
         _endpoints(fields.get("endpoints")),
         _start_when(fields.get("start_when")),
+        escaped(str(fields.get("process", "")), most=MOST_PROCESS),
     )
     return request, _endpoints(fields.get("control"))
 

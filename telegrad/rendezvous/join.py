@@ -11,7 +11,10 @@ member.join, and wait until every rank has come, or the other workers that this 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
+import os
+import socket
 import textwrap
 import threading
 import time
@@ -26,6 +29,7 @@ from telegrad.errors import (
     JoinCancelledError,
     RendezvousError,
     RendezvousTimeoutError,
+    TelegradError,
     WorkerLostError,
 )
 from telegrad.rendezvous import control as messages
@@ -122,6 +126,7 @@ FIRST_BACKOFF, LONGEST_BACKOFF = 0.02, 0.5  # a coordinator starts within a seco
 ATTEMPT_TIMEOUT = 10.0  # for one dial and its handshake, two round trips
 GOODBYE_TIMEOUT = 1.0
 MOST_SAID = 200  # characters that others hear of the error of a join
+TWIN_SECONDS = 5.0  # for a coordinator on this host, or wherever the job says it is
 LINES = 2  # of one worker to the coordinator at most: one that was cut off asks on a second line
 
 
@@ -174,7 +179,8 @@ def join_job(
         JoinCancelledError: The join was cancelled.
         RendezvousTimeoutError: Not all the workers that this one waits for came in time; `.missing`
             names them, each with the last error known of it.
-        DuplicateNameError: Another living worker has the name or the rank.
+        DuplicateNameError: Another living worker has the name or the rank, or another process says
+            that it has the rank that hosts the coordinator.
         AuthenticationError: One side does not hold the other's token.
         RendezvousError: The coordinator belongs to another job, expects another world size, or was
             lost; or the file or group with its endpoint cannot be used.
@@ -212,7 +218,12 @@ def join_job(
                 lost_after=lost_after,
                 limits=dataclasses.replace(limits, connections=LINES * limits.connections),
             )
-            endpoint = coordinator.start()[0]
+            try:
+                endpoint = coordinator.start()[0]
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE and endpoint:
+                    _check_twin(address, name, error, min(TWIN_SECONDS, timeout), token, transports)
+                raise
             if source is not None:
                 source.publish(endpoint)
         line = ControlLine(
@@ -312,6 +323,7 @@ class _Attempt:
             "control": list(line.listen()) if self.listens else [],
             "lost_after": float(self.lost_after),
             "start_when": list(wanted) if isinstance(wanted, tuple) else wanted,
+            "process": _process(),
         }
         self.call_off.check()
         members, known = self._wait_until_complete(
@@ -477,6 +489,52 @@ class _Attempt:
             "init_timeout=",
             missing=missing,
         )
+
+
+def _process() -> str:
+    return f"pid {os.getpid()} on {socket.gethostname()}"
+
+
+def _check_twin(
+    address: JobAddress,
+    name: str,
+    in_use: OSError,
+    timeout: float,
+    token: bytes | None,
+    transports: Sequence[Transport],
+) -> None:
+    """Looks who has the port of the coordinator that this worker was to host.
+
+    If that is another process which says that it has this rank, it is refused, too: it would wait
+    in vain for the rank that this worker should have had.
+
+    Raises:
+        DuplicateNameError: It is; the message has the ids of both processes.
+    """
+    ends = time.monotonic() + timeout
+    line = ControlLine(
+        job=address.job, rank=address.rank, token=token, transports=transports, owner=name
+    )
+    try:
+        line.connect(address.coordinator_endpoint, timeout)
+        left = max(0.001, ends - time.monotonic())
+        key = {"key": messages.INCARNATION_KEY, "amount": 1}
+        body = {
+            "name": name,
+            "rank": address.rank,
+            "world_size": address.world_size,
+            "incarnation": line.ask("store.add", key, timeout=left),
+            "endpoints": [],
+            "control": [],
+            "process": _process(),
+        }
+        line.ask(messages.JOIN, body, timeout=max(0.001, ends - time.monotonic()))
+    except DuplicateNameError as error:
+        raise error from in_use
+    except (TelegradError, ConnectionError, TimeoutError) as error:
+        logger.debug("%s: %s", in_use, error)  # somebody else has the port
+    finally:
+        _clean_up(line, None, name, "it has the rank of another")
 
 
 @final

@@ -293,6 +293,7 @@ class JoinRequest:
     incarnation: int
     endpoints: tuple[str, ...] = ()
     start_when: StartWhen = None
+    process: str = ""  # pid and host, for people
 
 
 @dataclass(slots=True)
@@ -300,6 +301,7 @@ class _Seat:
     session: WorkerInfo
     member: Member
     start_when: StartWhen = None
+    process: str = ""
     leaving: bool = False
     welcomed: bool = False
     # The sessions of members that were told of this one and have not said that they know it.
@@ -318,6 +320,10 @@ class _Seats(dict[WorkerInfo, _Seat]):
     def ranks(self) -> set[int]:
         """The ranks that have a seat."""
         return {seat.info.rank for seat in self.values()}
+
+    def of_rank(self, rank: int) -> _Seat | None:
+        """Returns the seat of a rank."""
+        return next((seat for seat in self.values() if seat.info.rank == rank), None)
 
     def by_rank(self, *, welcomed: bool | None = None) -> list[_Seat]:
         """Returns the seats by rank: all of them, or those that are welcomed, or that wait."""
@@ -426,15 +432,20 @@ class Membership:
         refusal = self._refusal(session, request)
         if refusal is not None:
             error, message = refusal
+            told: list[Message] = []
             if error == "DuplicateNameError":
                 self._errors.setdefault(request.rank, f"a second one was refused: {message}")
-            told: list[Message] = []
+                twin = self._seats.of_rank(request.rank)
+                if twin is not None and request.rank == self.host and not twin.welcomed:
+                    # The rank that the second one should have had would be waited for in vain.
+                    told = self._turn_away([twin], message, error) + self._progress()
             if error == "RendezvousError":
                 said = f"refused by the coordinator: it says world size {request.world_size}"
                 told = self.note(request.rank, said)
             return [Refused(session, error, message), *told]
         self.world_size = request.world_size
-        seat = _Seat(session, Member(info, request.endpoints), request.start_when)
+        member = Member(info, request.endpoints)
+        seat = _Seat(session, member, request.start_when, request.process)
         self._seats[session] = seat
         self._reserved.pop(session, None)
         self._errors.pop(request.rank, None)
@@ -562,12 +573,14 @@ class Membership:
         self._reserved.clear()
         return refused + self._release()
 
-    def _turn_away(self, waiting: Sequence[_Seat], text: str) -> list[Message]:
+    def _turn_away(
+        self, waiting: Sequence[_Seat], text: str, error: str = "RendezvousError"
+    ) -> list[Message]:
         """Refuses workers that wait, and tells those who know that they joined."""
         messages: list[Message] = []
         for seat in waiting:
             self._vacate(seat.session)
-            messages.append(Refused(seat.session, "RendezvousError", text))
+            messages.append(Refused(seat.session, error, text))
             messages += self._seats.told_of_loss(seat, f"it was refused: {text}")
         return messages
 
@@ -584,6 +597,10 @@ class Membership:
             )
         duplicate = _duplicate(request.name, request.rank, self._taken(session))
         if duplicate is not None:
+            twin = self._seats.of_rank(request.rank)
+            if twin is not None and twin.process and request.process:
+                both = f"{twin.process} and of {request.process}"
+                duplicate += f" (RANK={request.rank} is that of {both})"
             return "DuplicateNameError", duplicate
         for seat in self._seats.values():
             held, drawn = seat.info, request.incarnation

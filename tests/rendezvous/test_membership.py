@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -72,6 +73,29 @@ def test_all_hear_of_a_rank_that_was_refused_for_its_name() -> None:
     assert [each.errors for each in told if isinstance(each, Progress)] == [
         ((1, f"a second one was refused: {refused.message}"),)
     ] * 2
+
+
+def test_two_processes_that_say_they_host_the_coordinator_are_both_refused() -> None:
+    """Each waited for rank 1, which both should have been."""
+    membership = Membership(host=0)
+    first = replace(request(0), process="pid 7 on a")
+    membership.join(session(0), first)
+    membership.join(session(2), request(2))
+    told = membership.join(session(1), replace(first, incarnation=9, process="pid 8 on b"))
+    refused = [each for each in told if isinstance(each, Refused)]
+    assert [each.session for each in refused] == [session(1), session(0)]
+    assert {each.error for each in refused} == {"DuplicateNameError"}
+    words = "(RANK=0 is that of pid 7 on a and of pid 8 on b)"
+    assert all(each.message.endswith(words) for each in refused)
+    assert [each.info.rank for each in membership.members] == [2]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_member_stays_if_a_second_one_comes(rank: int) -> None:
+    membership = full(host=0)
+    told = membership.join(session(7), request(rank, incarnation=9))
+    assert [each.session for each in told if isinstance(each, Refused)] == [session(7)]
+    assert len(membership.members) == 3
 
 
 def test_world_size_mismatch() -> None:

@@ -56,7 +56,7 @@ def try_what_is_refused() -> None:
     try_to_join("duplicate name in capitals", "WORKER0")
     try_to_join("port in use", port=int(os.environ["MASTER_PORT"]))
     try_to_join("bad name", "no blanks in names")
-    with replaced(RANK="0"):
+    with replaced(RANK="0", WORLD_SIZE="3"):  # of another job, by mistake
         try_to_join("the coordinator's port in use", "other")
     with replaced(WORLD_SIZE="3"):
         try_to_join("wrong world size")
