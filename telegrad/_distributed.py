@@ -30,6 +30,7 @@ from telegrad.rendezvous import (
     JoinedJob,
     check_name,
     parse_init_method,
+    port_in_use,
     secured,
 )
 from telegrad.rpc import Agent, RpcOptions
@@ -309,17 +310,22 @@ def _make_grpc_agent(
         local=local,
     )
     direct = port.direct(options.direct_ports, tls, insecure=options.insecure)
-    made = make_agent(
-        address,
-        name=name,
-        options=options,
-        token=token,
-        transports=[*local, port.transport, *direct],
-        control_transports=[port.transport],
-        on_found=port.found,
-        context=context,
-        call_off=call_off,
-    )
+    try:
+        made = make_agent(
+            address,
+            name=name,
+            options=options,
+            token=token,
+            transports=[*local, port.transport, *direct],
+            control_transports=[port.transport],
+            on_found=port.found,
+            context=context,
+            call_off=call_off,
+        )
+    except OSError as error:
+        if (known := port_in_use(address, error, os.environ)) is None:
+            raise
+        raise known from error
     at_exit = functools.partial(made.leave_within, EXIT_SECONDS)
     atexit.register(at_exit)
     made.life.after_close(lambda: atexit.unregister(at_exit))

@@ -15,9 +15,8 @@ from typing import NoReturn, final
 from telegrad.launch.certs import add_certs, certs
 from telegrad.launch.run import RunOptions, limits_of, parse_limit, run
 from telegrad.launch.tuning import add_tune, command_of, problem_with_tune, tune
-from telegrad.transport import HIGHEST_PORT
+from telegrad.transport import HIGHEST_PORT, own_loopback
 
-LOOPBACK = "127.0.0.1"
 BAD_USAGE = 2
 WORKERS = "1; for doctor and tune on one host: 2"
 EXAMPLE = """\
@@ -198,7 +197,7 @@ def _options(found: argparse.Namespace, script: str, command: Sequence[str]) -> 
         workers=found.nproc_per_node,
         nodes=found.nnodes,
         node=found.node_rank or 0,
-        host=found.master_addr or LOOPBACK,
+        host=found.master_addr or own_loopback(),
         port=found.master_port or 0,
         bind=found.bind,
         limits=limits_of(getattr(found, "limits", [])),

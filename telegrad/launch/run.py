@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Final, TextIO, final
@@ -59,6 +59,7 @@ from telegrad.transport import (
     interfaces,
     is_everywhere,
     is_loopback_address,
+    own_loopback,
     route_to,
     self_signed_tls,
     write_token_file,
@@ -114,7 +115,6 @@ class Refusals(logging.Handler):
 
 # -- the run -------------------------------------------------------------------------------------
 
-LOOPBACK = "127.0.0.1"
 DEFAULT_LIMITS = ConnectionLimits()
 COULD_NOT_START = 1
 FIRST_SESSION_RANK = -2  # of launchers, downwards; the coordinator is -1
@@ -147,7 +147,7 @@ class RunOptions:
     workers: int
     nodes: int = 1
     node: int = 0
-    host: str = LOOPBACK
+    host: str = field(default_factory=own_loopback)
     port: int = 0
     bind: str | None = None
     limits: ConnectionLimits = DEFAULT_LIMITS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from telegrad.rendezvous.control import COORDINATOR_NAME, Reminder
 from telegrad.rendezvous.coordinator import Coordinator, CoordinatorStatistics
 from telegrad.rendezvous.file import FileStore
-from telegrad.rendezvous.init_method import parse_init_method, secured
+from telegrad.rendezvous.init_method import parse_init_method, port_in_use, secured
 from telegrad.rendezvous.init_plugins import InitMethod
 from telegrad.rendezvous.job_address import JobAddress
 from telegrad.rendezvous.join import CallOff, join_job
@@ -40,5 +40,6 @@ __all__ = [
     "join_job",
     "keep_newest",
     "parse_init_method",
+    "port_in_use",
     "secured",
 ]

@@ -17,12 +17,16 @@ The coordinator is `telegrad run` itself if TELEGRAD_JOB is in the environment, 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
+from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from telegrad.errors import RendezvousError
 from telegrad.rendezvous.init_plugins import InitMethod, find_plugin, plugin_schemes
 from telegrad.rendezvous.job_address import (
     DEFAULT_JOB,
@@ -32,25 +36,64 @@ from telegrad.rendezvous.job_address import (
 )
 from telegrad.rendezvous.multicast import MulticastGroup, check_group
 from telegrad.rendezvous.slurm import read_slurm
-from telegrad.transport import HIGHEST_PORT, address_of, is_loopback_address
+from telegrad.transport import HIGHEST_PORT, address_of, is_loopback_address, own_loopback
 
-LOOPBACK = "127.0.0.1"
 _ALONE = ((None, 1), (0, 1))  # rank and world size that mean a job of one
 KNOWN = "'env://', 'tcp://host:port', 'file:///path', 'multicast://group:port' or 'slurm://'"
 # Init methods with the interface of a plug-in. They are no entry points, so that they are there
 # without an installation, and no other package can replace them.
 _BUILT_IN: Mapping[str, InitMethod] = MappingProxyType({"slurm": read_slurm})
-# Where other launchers tell a process its rank and the number of processes. Of two names for the
-# number the first that is set holds: `srun -n 1` inside a job of four tasks starts one process.
-# PMIx tells the rank alone (Open MPI and Slurm set it beside their own): only a rank above 0 shows
-# that there are others, and their error ends the job.
-_OTHER_LAUNCHERS = (
-    ("Slurm", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
-    ("Open MPI", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
-    ("MVAPICH", "MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",)),
-    ("Flux", "FLUX_TASK_RANK", ("FLUX_JOB_SIZE",)),
-    ("MPI", "PMI_RANK", ("PMI_SIZE",)),  # MPICH, Intel MPI, Cray MPI
-    ("PMIx", "PMIX_RANK", ()),
+
+
+class _Launcher(NamedTuple):
+    """A launcher that starts several processes without RANK, and what it tells each of them.
+
+    Attributes:
+        name: Its name.
+        rank: The variable with the rank.
+        sizes: The variables with the number of processes; of two the first that is set holds:
+            `srun -n 1` inside a job of four tasks starts one process.
+        alone: True if rank 0 of an unknown number may be alone. A rank above 0 shows that there
+            are others, and its error ends the job.
+        first: The host of rank 0, in words.
+    """
+
+    name: str
+    rank: str
+    sizes: Sequence[str] = ()
+    alone: bool = True
+    first: str = "the host of rank 0"
+
+
+_OTHER_LAUNCHERS: Final = (
+    _Launcher("Slurm", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
+    _Launcher("Open MPI", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
+    _Launcher("MVAPICH", "MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",)),
+    _Launcher("Flux", "FLUX_TASK_RANK", ("FLUX_JOB_SIZE",)),
+    _Launcher("jsrun", "JSM_NAMESPACE_RANK", ("JSM_NAMESPACE_SIZE",)),
+    _Launcher("Horovod", "HOROVOD_RANK", ("HOROVOD_SIZE",)),
+    _Launcher("MPI", "PMI_RANK", ("PMI_SIZE",)),  # MPICH, Intel MPI, Cray MPI
+    _Launcher("PMIx", "PMIX_RANK"),  # Open MPI and Slurm set it beside their own
+    _Launcher("PALS", "PALS_RANKID"),
+    _Launcher("PBS", "PBS_VNODENUM", first="the first line of $PBS_NODEFILE"),
+    _Launcher(
+        "AWS Batch",
+        "AWS_BATCH_JOB_NODE_INDEX",
+        ("AWS_BATCH_JOB_NUM_NODES",),
+        first="the address of the main node",
+    ),
+    _Launcher(
+        "Kubernetes",
+        "LWS_WORKER_INDEX",
+        ("LWS_GROUP_SIZE",),
+        first="the value of LWS_LEADER_ADDRESS",
+    ),
+    _Launcher(
+        "Kubernetes",
+        "JOB_COMPLETION_INDEX",
+        alone=False,
+        first="the Job's name with -0 and its headless service (JOB-0.SERVICE)",
+    ),
 )
 
 
@@ -137,25 +180,71 @@ def _check_rank_is_said(environ: Mapping[str, str], rank: int | None) -> None:
 
 def _check_started_alone(environ: Mapping[str, str]) -> None:
     """Checks that no launcher but `telegrad run` started this process as one of several."""
-    for launcher, rank, names in _OTHER_LAUNCHERS:
-        size = next((name for name in names if environ.get(name)), None)
-        if not environ.get(rank) or (size is None and (names or environ[rank] == "0")):
+    for each in _OTHER_LAUNCHERS:
+        size = next((name for name in each.sizes if environ.get(name)), None)
+        rank = environ.get(each.rank)
+        if not rank or (size is None and (each.sizes or (each.alone and rank == "0"))):
             continue
         if size is not None and environ[size] == "1":
             continue
-        many, there, world_size = "several", f"{rank}={environ[rank]}", "SIZE"
+        many, there, world_size = "several", f"{each.rank}={rank}", "SIZE"
         if size is not None:
             many, world_size = environ[size], f"${size}"
             there += f", {size}={many}"
-        of_slurm = "give init_method='slurm://', or " if launcher == "Slurm" else ""
+        of_slurm = "give init_method='slurm://', or " if each.name == "Slurm" else ""
         raise ValueError(
-            f"{launcher} started this process as one of {many} ({there}), and RANK is not set, so "
-            f"that each would be a job of its own; {of_slurm}start sh -c 'RANK=${rank} "
-            f"WORLD_SIZE={world_size} MASTER_ADDR=HOST MASTER_PORT=29500 exec python SCRIPT' "
-            "instead, where HOST is the host of rank 0"
-            f"{' and SIZE the number of processes' if size is None else ''}; "
-            "for a job of one give rank=0, world_size=1"
+            f"{each.name} started this process as one of {many} ({there}), and RANK is not set, so "
+            f"that each would be a job of its own; {of_slurm}start "
+            f"{_in_shell(each.rank, world_size)} instead, where HOST is {each.first}"
+            f"{' and SIZE the number of processes' if size is None else ''}; {_ALONE_THERE}"
         )
+    nodes = environ.get("PBS_NODEFILE")
+    if nodes and (places := _lines_of(nodes)) != 1:
+        raise ValueError(
+            f"PBS gave this job other places than one (PBS_NODEFILE={nodes!r}, lines: {places}), "
+            "and RANK is not set, so that each process would be a job of its own; start pbsdsh -- "
+            f"{_in_shell('PBS_VNODENUM', 'SIZE')}, where HOST is the first line of that file and "
+            f"SIZE the number of lines; {_ALONE_THERE}"
+        )
+
+
+_ALONE_THERE: Final = "for a job of one give rank=0, world_size=1"
+
+
+def _in_shell(rank: str, world_size: str) -> str:
+    return (
+        f"sh -c 'RANK=${rank} WORLD_SIZE={world_size} MASTER_ADDR=HOST MASTER_PORT=29500 exec "
+        "python SCRIPT'"
+    )
+
+
+def _lines_of(path: str) -> int:
+    try:
+        return len(Path(path).read_bytes().split())
+    except (OSError, ValueError):
+        return 0
+
+
+def port_in_use(
+    address: JobAddress, error: OSError, environ: Mapping[str, str]
+) -> RendezvousError | None:
+    """Returns the error for a worker that was to host the coordinator, if a launcher has the port.
+
+    Args:
+        address: The address of the job.
+        error: The error of the listener.
+        environ: The environment.
+    """
+    ports = environ.get("MASTER_PORT") == str(address.port) and address.hosts_store
+    if error.errno != errno.EADDRINUSE or "TORCHELASTIC_RUN_ID" not in environ or not ports:
+        return None
+    return RendezvousError(
+        f"torchrun's own store listens at MASTER_PORT, {address.host}:{address.port}, where rank 0 "
+        "is to host the coordinator; start the workers by telegrad run, with the same --nnodes and "
+        "--nproc-per-node, in place of torchrun, or give "
+        "init_method=f\"tcp://{os.environ['MASTER_ADDR']}:29501\", rank=int(os.environ['RANK']), "
+        "world_size=int(os.environ['WORLD_SIZE'])"
+    )
 
 
 def _alone(rank: int | None, world_size: int | None) -> JobAddress:
@@ -165,7 +254,7 @@ def _alone(rank: int | None, world_size: int | None) -> JobAddress:
             "init_method='tcp://host:port' or 'file:///path', or set RANK, WORLD_SIZE, "
             "MASTER_ADDR and MASTER_PORT"
         )
-    return JobAddress(rank=0, world_size=1, hosts_store=True, host=LOOPBACK)
+    return JobAddress(rank=0, world_size=1, hosts_store=True, host=own_loopback())
 
 
 def _from_environment(
@@ -220,7 +309,7 @@ def _from_file(url: str, rank: int | None, world_size: int | None) -> JobAddress
         raise ValueError(f"init_method {url!r} names no file; {example}")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     address = read_place(url, query, rank, world_size)
-    return dataclasses.replace(address, host=LOOPBACK, file=os.path.normpath(path))
+    return dataclasses.replace(address, host=own_loopback(), file=os.path.normpath(path))
 
 
 def _from_multicast(url: str, rank: int | None, world_size: int | None) -> JobAddress:
@@ -278,7 +367,7 @@ def secured(address: JobAddress, *, mutual: bool, insecure: bool) -> JobAddress:
     """
     if address.endpoint or address.file or address.multicast or insecure:
         return address
-    if not mutual and _is_here(address.host):
+    if not mutual and not address.several_hosts and _is_here(address.host):
         return address
     scheme, separator, rest = address.coordinator_endpoint.partition("://")
     assert (scheme, separator) == ("grpc", "://"), address

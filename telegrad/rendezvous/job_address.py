@@ -32,6 +32,8 @@ class JobAddress:
         multicast: The group in which rank 0 makes the endpoint known; None for none.
         late: True if this worker joins a job that has already started. The coordinator then gives
             it its rank, the world size and, if it has none, its name.
+        several_hosts: True if workers are known to be on other hosts than rank 0: it listens beyond
+            loopback then, even if its host's name means loopback there.
 
     Example:
         >>> from telegrad.rendezvous import JobAddress
@@ -51,6 +53,7 @@ class JobAddress:
     file: str = ""
     multicast: MulticastGroup | None = None
     late: bool = False
+    several_hosts: bool = False
 
     @classmethod
     def at(

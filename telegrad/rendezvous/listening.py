@@ -28,6 +28,8 @@ from typing import TypeAlias, final
 from telegrad.errors import RendezvousError
 from telegrad.rendezvous.job_address import JobAddress
 from telegrad.transport import (
+    LOOPBACK,
+    LOOPBACK_V6,
     GrpcTransport,
     SharedPort,
     TcpTransport,
@@ -42,6 +44,7 @@ from telegrad.transport import (
     is_loopback_address,
     is_number,
     is_unix,
+    own_loopback,
     route_to,
     split_advertised,
     split_host,
@@ -51,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 Make: TypeAlias = Callable[[str, int, str | None], GrpcTransport]
 
-LOOPBACK, LOOPBACK_V6 = "127.0.0.1", "::1"
+EVERYWHERE = "0.0.0.0"
 
 
 @final
@@ -104,6 +107,7 @@ class JobPort:
             split_advertised(advertise)
         self._ports = ports
         self._listens_at: tuple[str, Tls | None] | None = None
+        self._several_hosts = address.several_hosts
         self._local = local
         self.transport = SharedPort(make(LOOPBACK, 0, None), *local)
         if is_unix(bind) and address.hosts_store and (address.port or address.multicast):
@@ -149,7 +153,9 @@ class JobPort:
         elif self._bind is None and endpoint.startswith("local:"):
             self.transport.place(self._local)
         else:
-            self._place(choose_place(self._bind, self._advertise, host), self._ports)
+            several = self._several_hosts
+            place = choose_place(self._bind, self._advertise, host, several_hosts=several)
+            self._place(place, self._ports)
 
     def _place(self, place: Addresses, ports: Sequence[int]) -> None:
         first = self._make(place.bind, ports[0], place.advertise)
@@ -192,6 +198,8 @@ def host_place(address: JobAddress, bind: str | None, advertise: str | None) -> 
             f"({_own_addresses()}); start rank 0 on that host, or, where others reach this one by "
             "that name all the same, say RpcOptions(bind='0.0.0.0')"
         )
+    if address.several_hosts and is_loopback_address(own) and not is_number(address.host):
+        return choose_place(None, advertise, address.host, several_hosts=True)
     if address.host == socket.gethostname() and is_loopback_address(own):
         logger.warning(
             "%r, where the others are to find the coordinator, means %s here, which leads nowhere "
@@ -203,13 +211,21 @@ def host_place(address: JobAddress, bind: str | None, advertise: str | None) -> 
     return Addresses(own, _published(advertise or own, own))
 
 
-def choose_place(bind: str | None, advertise: str | None, coordinator: str | None) -> Addresses:
+def choose_place(
+    bind: str | None,
+    advertise: str | None,
+    coordinator: str | None,
+    *,
+    several_hosts: bool = False,
+) -> Addresses:
     """Returns the place at which a worker listens.
 
     Args:
         bind: The user's choice of an address, or None.
         advertise: The user's choice of a host to advertise, or None.
         coordinator: The coordinator's host; None if it is not known, or on this machine.
+        several_hosts: True if workers are known to be on other hosts. The coordinator's host has a
+            name then by which they find it, whatever the name means on that host itself.
 
     >>> choose_place(None, None, "127.0.0.1")
     Addresses(bind='127.0.0.1', advertise='127.0.0.1')
@@ -223,6 +239,11 @@ def choose_place(bind: str | None, advertise: str | None, coordinator: str | Non
     remote = None if coordinator is None else address_of(coordinator)
     here = remote is not None and is_loopback_address(remote)
     loopback = LOOPBACK_V6 if here and ":" in str(remote) else LOOPBACK
+    loopback = own_loopback() if remote is None else loopback
+    if here and several_hosts and not is_number(str(coordinator)) and bind is None:
+        bind = EVERYWHERE if loopback == LOOPBACK else "::"
+    if here and several_hosts and not is_number(str(coordinator)) and is_everywhere(str(bind)):
+        advertise = advertise or coordinator
     if bind is None:
         if remote is None or here:
             return Addresses(loopback, _published(advertise or loopback, loopback))

@@ -7,13 +7,18 @@
     port          from SLURM_JOB_ID and SLURM_STEP_ID, unless ?port= says another
     job           `slurm-` and both numbers
 
+If there are other nodes, rank 0 listens beyond loopback even where its own name means loopback, as
+Debian's `/etc/hosts` has it (127.0.1.1): the others find it by that name.
+
 Two jobs whose ports are equal refuse each other by the job's name.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -73,12 +78,13 @@ def read_slurm(
         port = of_url.port("port")
         of_url.finish("write 'slurm://?port=29500'")
     try:
-        host = next(expand_nodes(listed))
+        host, *others = islice(expand_nodes(listed), 2)
     except ValueError as error:
         raise ValueError(f"{nodes} cannot be read: {error}") from error
-    return JobAddress.at(
+    found = JobAddress.at(
         host, port, rank=found_rank, world_size=found_size, job=f"slurm-{job}.{step}"
     )
+    return dataclasses.replace(found, several_hosts=bool(others))
 
 
 def expand_nodes(text: str) -> Iterator[str]:

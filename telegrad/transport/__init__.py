@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from telegrad.transport.addresses import (
     HIGHEST_PORT,
+    LOOPBACK,
+    LOOPBACK_V6,
     Interface,
     address_of,
     interfaces,
@@ -12,6 +14,7 @@ from telegrad.transport.addresses import (
     is_localhost,
     is_loopback_address,
     is_number,
+    own_loopback,
     route_to,
     split_advertised,
     split_host,
@@ -74,6 +77,8 @@ __all__ = [
     "CALL_REFUSED",
     "HIGHEST_PORT",
     "LONGEST_SLEEP",
+    "LOOPBACK",
+    "LOOPBACK_V6",
     "Audit",
     "Carrier",
     "CarrierClosedError",
@@ -130,6 +135,7 @@ __all__ = [
     "make_token",
     "on_own_loop",
     "own_endpoints",
+    "own_loopback",
     "read_certificate",
     "read_host_id",
     "read_token_file",

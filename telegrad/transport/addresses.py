@@ -17,6 +17,8 @@ from typing import Final
 V6_TABLE: Final = Path("/proc/net/if_inet6")
 SIOCGIFADDR: Final = 0x8915  # the first IPv4 address of an interface
 HIGHEST_PORT: Final = 65535
+LOOPBACK: Final = "127.0.0.1"
+LOOPBACK_V6: Final = "::1"
 ANY_PORT: Final = 9  # of a datagram socket that sends nothing
 
 
@@ -109,6 +111,18 @@ def is_loopback_address(address: str) -> bool:
     (True, True, False)
     """
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def own_loopback() -> str:
+    """Returns this machine's loopback address: ::1 where it has that one alone."""
+    try:
+        with socket.socket(socket.AF_INET) as probe:
+            probe.bind((LOOPBACK, 0))
+    except OSError:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+            probe.bind((LOOPBACK_V6, 0))
+            return LOOPBACK_V6
+    return LOOPBACK
 
 
 def address_of(host: str) -> str:

@@ -8,8 +8,8 @@ from typing import Literal
 
 import pytest
 
-from tests.conftest import Program
-from tests.hosts.conftest import Launch, MakeHosts
+from tests.conftest import Program, Programs
+from tests.hosts.conftest import TOKEN, Launch, MakeHosts
 
 # Each worker calls every worker, moves an array by lanes, and reduces over all.
 MEET = """
@@ -188,6 +188,43 @@ def test_a_host_name_that_means_loopback_is_warned_of(
     first.wait_for("means 127.0.1.1 here, which leads nowhere from other hosts; name an address")
     assert f"{hosts.address(0)} (eth0)" in first.output
     second.wait_for("waiting for node 0 at node0:29500 (nobody listens at")
+
+
+@pytest.mark.long
+def test_slurm_tasks_meet_where_the_first_node_calls_itself_127_0_1_1(
+    make_hosts: MakeHosts, programs: Programs, tmp_path: Path
+) -> None:
+    """Debian's `/etc/hosts` has it so; nobody could name another address, as Slurm names the nodes."""
+    hosts = make_hosts(2)
+    script = programs.script(MEET.replace("init_rpc(", "init_rpc(init_method='slurm://', "))
+    started = []
+    for rank, r in enumerate((0, 0, 1)):
+        own = "127.0.1.1" if r == 0 else hosts.address(0)
+        names = names_file(tmp_path / f"{rank}", f"{own} node0")
+        of_slurm = {
+            "SLURM_PROCID": str(rank),
+            "SLURM_NTASKS": "3",
+            "SLURM_JOB_ID": "7",
+            "SLURM_JOB_NODELIST": "node[0-1]",
+        }
+        started.append(
+            programs.start(
+                [*hosts.on(r, names=names), "python", script],
+                env={"TELEGRAD_TOKEN": TOKEN, "TMPDIR": str(tmp_path), **of_slurm},
+            )
+        )
+    check_met(started, 3)
+
+
+@pytest.mark.long
+def test_a_host_with_ipv6_loopback_alone(make_hosts: MakeHosts, programs: Programs) -> None:
+    hosts = make_hosts(1)
+    hosts.ip("0", "addr del 127.0.0.1/8 dev lo")
+    script = programs.script(MEET)
+    run = ["python", "-m", "telegrad.launch.cli", "run", "--nproc-per-node", "2", script]
+    env = {"TELEGRAD_TOKEN": TOKEN}
+    check_met([programs.start([*hosts.on(0), *map(str, run)], env=env)], 2)
+    check_met([programs.start([*hosts.on(0), "python", script], env=env)], 1)
 
 
 @pytest.mark.long

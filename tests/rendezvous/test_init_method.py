@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import re
+from pathlib import Path
 
 import pytest
 
-from telegrad.rendezvous import JobAddress, parse_init_method
+from telegrad.errors import RendezvousError
+from telegrad.rendezvous import JobAddress, parse_init_method, port_in_use
 
 ENVIRON = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 LAUNCHED = {**ENVIRON, "RANK": "0", "TELEGRAD_JOB": "train-1", "TELEGRAD_NAME": "worker0"}
@@ -90,6 +93,21 @@ def test_who_says_that_it_is_alone_is_alone() -> None:
         ({"PMIX_RANK": "1"}, "PMIx started this process as one of several (PMIX_RANK=1), and"),
         ({"PMIX_RANK": "1"}, "WORLD_SIZE=SIZE MASTER_ADDR=HOST MASTER_PORT=29500 exec python"),
         ({"PMIX_RANK": "1"}, "host of rank 0 and SIZE the number of processes; for a job of one"),
+        ({"PALS_RANKID": "1"}, "sh -c 'RANK=$PALS_RANKID WORLD_SIZE=SIZE MASTER_ADDR=HOST"),
+        ({"PBS_VNODENUM": "1"}, "PBS started this process as one of several (PBS_VNODENUM=1), and"),
+        (
+            {"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "2"},
+            "RANK=$JSM_NAMESPACE_RANK WORLD_SIZE=$JSM_NAMESPACE_SIZE MASTER_ADDR=HOST",
+        ),
+        ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}, "Horovod started this process as one of 2"),
+        (
+            {"AWS_BATCH_JOB_NODE_INDEX": "0", "AWS_BATCH_JOB_NUM_NODES": "2"},
+            "WORLD_SIZE=$AWS_BATCH_JOB_NUM_NODES MASTER_ADDR=HOST MASTER_PORT=29500 exec python",
+        ),
+        (
+            {"LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "4"},
+            "where HOST is the value of LWS_LEADER_ADDRESS; for a job of one",
+        ),
     ],
 )
 def test_a_process_that_another_launcher_started_makes_no_job_of_one(
@@ -100,8 +118,56 @@ def test_a_process_that_another_launcher_started_makes_no_job_of_one(
             parse_init_method(None, rank=rank, environ=environ)
     assert parse_init_method(None, rank=0, world_size=1, environ=environ).world_size == 1
     assert parse_init_method(None, environ={**environ, **ENVIRON}).world_size == 3
-    alone = {name: "1" if "SIZE" in name or "TASKS" in name else "0" for name in environ}
+    sizes = ("SIZE", "TASKS", "NUM_NODES")
+    alone = {name: "1" if any(size in name for size in sizes) else "0" for name in environ}
     assert parse_init_method(None, environ=alone).world_size == 1
+
+
+@pytest.mark.parametrize("index", ["0", "3"])
+def test_a_pod_of_an_indexed_job_makes_no_job_of_one(index: str) -> None:
+    """Nothing tells the pod of index 0 that there are others."""
+    environ = {"JOB_COMPLETION_INDEX": index}
+    words = (
+        f"Kubernetes started this process as one of several (JOB_COMPLETION_INDEX={index}), and "
+        "RANK is not set, so that each would be a job of its own; start sh -c "
+        "'RANK=$JOB_COMPLETION_INDEX WORLD_SIZE=SIZE MASTER_ADDR=HOST MASTER_PORT=29500 exec "
+        "python SCRIPT' instead, where HOST is the Job's name with -0 and its headless service "
+        "(JOB-0.SERVICE) and SIZE the number of processes; for a job of one give rank=0, "
+        "world_size=1"
+    )
+    with pytest.raises(ValueError, match=re.escape(words)):
+        parse_init_method(None, environ=environ)
+    assert parse_init_method(None, rank=0, world_size=1, environ=environ).world_size == 1
+    assert parse_init_method(None, environ={**environ, **ENVIRON}).world_size == 3
+
+
+@pytest.mark.parametrize("lines", [None, 0, 1, 2])
+def test_pbs_gives_places_and_no_ranks(tmp_path: Path, lines: int | None) -> None:
+    nodes = tmp_path / "nodes"
+    if lines is not None:
+        nodes.write_text("node1\n" * lines)
+    environ = {"PBS_JOBID": "1", "PBS_NODEFILE": str(nodes)}
+    if lines == 1:
+        assert parse_init_method(None, environ=environ).world_size == 1
+        return
+    words = "start pbsdsh -- sh -c 'RANK=$PBS_VNODENUM WORLD_SIZE=SIZE MASTER_ADDR=HOST"
+    with pytest.raises(ValueError, match=re.escape(words)):
+        parse_init_method(None, environ=environ)
+    assert parse_init_method(None, rank=0, world_size=1, environ=environ).world_size == 1
+    assert parse_init_method(None, environ={**environ, **ENVIRON}).world_size == 3
+
+
+def test_the_port_that_torchrun_has_is_named_as_such() -> None:
+    environ = {**ENVIRON, "RANK": "0", "TORCHELASTIC_RUN_ID": "none"}
+    address = parse_init_method(None, environ=environ)
+    in_use, denied = OSError(errno.EADDRINUSE, "in use"), OSError(errno.EACCES, "denied")
+    found = port_in_use(address, in_use, environ)
+    assert isinstance(found, RendezvousError)
+    for words in ("torchrun's own store", "by telegrad run", 'init_method=f"tcp://{os.environ'):
+        assert words in str(found)
+    assert port_in_use(address, denied, environ) is None
+    assert port_in_use(address, in_use, ENVIRON) is None
+    assert port_in_use(address, in_use, {**environ, "MASTER_PORT": "1"}) is None
 
 
 @pytest.mark.parametrize(

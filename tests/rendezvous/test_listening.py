@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -145,6 +146,38 @@ def test_places_of_who_hosts_the_coordinator(
     address: JobAddress, bind: str | None, advertise: str | None, place: Addresses
 ) -> None:
     assert host_place(address, bind, advertise) == place
+
+
+@pytest.fixture
+def of_debian(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of this machine means loopback here."""
+    monkeypatch.setattr(listening, "is_local", lambda address: True)
+    monkeypatch.setattr(
+        listening, "address_of", lambda host: {"node1": "127.0.1.1"}.get(host, host)
+    )
+
+
+@pytest.mark.usefixtures("of_debian")
+@pytest.mark.parametrize(
+    ("bind", "advertise", "place"),
+    [
+        (None, None, Addresses("0.0.0.0", "node1")),
+        ("0.0.0.0", None, Addresses("0.0.0.0", "node1")),
+        (None, "10.9.9.9", Addresses("0.0.0.0", "10.9.9.9")),
+        (HERE, None, Addresses(HERE, HERE)),
+    ],
+)
+def test_among_several_hosts_a_name_of_loopback_is_dialled_by_name(
+    bind: str | None, advertise: str | None, place: Addresses, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rank 0 listened on loopback alone, where its host's name leads on that host."""
+    address = replace(hosting("node1"), several_hosts=True)
+    hosts = host_place(address, bind, advertise)
+    assert hosts.bind == place.bind
+    assert bind == HERE or hosts == place
+    assert choose_place(bind, advertise, "node1", several_hosts=True) == place
+    assert not caplog.records
+    assert host_place(hosting("node1"), None, None) == Addresses("127.0.1.1", "127.0.1.1")
 
 
 def test_a_coordinator_that_is_to_be_elsewhere_is_not_hosted_here() -> None:

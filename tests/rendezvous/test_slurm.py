@@ -26,6 +26,7 @@ def test_the_step_says_more_than_the_job() -> None:
     assert address.job == "slurm-41234.1"
     assert not address.hosts_store
     of_job = {name: value for name, value in ENVIRON.items() if "STEP" not in name}
+    assert address.several_hosts
     address = parse_init_method("slurm://", environ={**of_job, "SLURM_PROCID": "0"})
     assert (address.rank, address.world_size, address.host) == (0, 8, "node1")
     assert address.hosts_store
