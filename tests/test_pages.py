@@ -1,14 +1,19 @@
-"""The programs of docs/checkpoints.md, docs/stores.md and docs/web-service.md print what the pages show."""
+"""Programs and tables of pages that have no test file of their own: they do what the pages show."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
+import shutil
 import signal
+import sys
 import urllib.request
 from pathlib import Path
 
-from tests.conftest import Programs
+import pytest
+
+from tests.conftest import Programs, unused_port
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -72,3 +77,87 @@ def children_of(process: int) -> list[int]:
     return [
         pid for pid in sorted(children) if "(zombie)" not in Path(f"/proc/{pid}/status").read_text()
     ]
+
+
+# -- other launchers -----------------------------------------------------------------------------
+
+
+def commands_of(page: str) -> list[str]:
+    return re.findall(r"```sh\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+
+
+def test_a_launcher_of_ones_own_starts_workers(programs: Programs) -> None:
+    hello, *_ = programs_of("launchers.md")
+    *_, loop = commands_of("launchers.md")
+    output = run_in_shell(programs, hello, loop)
+    assert sorted(output.split("\n")) == ["", "worker0 greets worker1", "worker1 greets worker0"]
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed")
+def test_mpirun_starts_workers(programs: Programs) -> None:
+    hello, *_ = programs_of("launchers.md")
+    mpirun, _ = commands_of("launchers.md")
+    options = "--allow-run-as-root --oversubscribe"
+    line = mpirun.replace("mpirun", f"mpirun {options}").replace("=HOST", "=127.0.0.1")
+    assert sorted(run_in_shell(programs, hello, line).split()[::3]) == [
+        "worker0",
+        "worker1",
+        "worker2",
+    ]
+
+
+def run_in_shell(programs: Programs, program: str, line: str) -> str:
+    """Runs a line that starts `hello.py`; its port is replaced by a free one."""
+    script = programs.script(program, "hello.py")
+    line = line.replace("python hello.py", f"{sys.executable} {script}")
+    line = line.replace("29500", str(unused_port()))
+    env = {"TELEGRAD_TOKEN": "a token only of the tests", "PYTHONPATH": str(Path.cwd())}
+    return programs.run(["sh", "-c", line], env=env, executed=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("package", "which", "page"),
+    [("ray", 1, "ray-and-dask.md"), ("distributed", 2, "ray-and-dask.md")],
+)
+def test_workers_live_in_other_clusters(
+    programs: Programs, package: str, which: int, page: str
+) -> None:
+    pytest.importorskip(package)
+    work, program = programs_of(page)[0], programs_of(page)[which]
+    programs.script(work, "work.py")
+    script = programs.script(program.replace("29500", str(unused_port())), "cluster.py")
+    line = f"cd {script.parent} && {sys.executable} cluster.py"
+    env = {"PYTHONPATH": str(Path.cwd())}
+    output = programs.run(["sh", "-c", line], env=env, executed=True, limit=300.0)
+    assert output.endswith("[3.0, 6.0]\n")
+
+
+def test_the_work_of_a_cluster_runs_in_any_two_processes(programs: Programs) -> None:
+    """Without Ray and Dask, which the tests do not install."""
+    programs.script(programs_of("ray-and-dask.md")[0], "work.py")
+    address = f"127.0.0.1:{unused_port()}"
+    script = programs.script(
+        f"import os, work\nprint(work.run(int(os.environ['RANK']), 2, {address!r}))\n"
+    )
+    found = [program.wait() for program in programs.ranks(script, 2)]
+    assert found == ["3.0\n", "6.0\n"]
+
+
+# -- operations ----------------------------------------------------------------------------------
+
+VARIABLE = re.compile(
+    r"(TELEGRAD|GRPC|SLURM|XDG|MASTER|OMPI|MV2|PMIX?|PALS|FLUX|JSM|HOROVOD|PBS|AWS|LWS|JOB)_[A-Z_]+"
+    r"|TORCHELASTIC_[A-Z_]+|[A-Z]+_NUM_THREADS|(LOCAL_)?(RANK|WORLD_SIZE)"
+)
+
+
+def test_the_page_of_operations_lists_every_variable_that_the_code_names() -> None:
+    words = set()
+    for path in (DOCS.parent / "telegrad").rglob("*.py"):
+        if "testing" not in path.parts:
+            constants = (each for each in ast.walk(ast.parse(path.read_text())))
+            words |= {each.value for each in constants if isinstance(each, ast.Constant)}
+    named = {word for word in words if isinstance(word, str) and VARIABLE.fullmatch(word)}
+    written = re.findall(r"`(\w+)`", (DOCS / "operations.md").read_text())
+    assert {word for word in written if VARIABLE.fullmatch(word)} == named
