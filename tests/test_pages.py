@@ -116,17 +116,13 @@ def run_in_shell(programs: Programs, program: str, line: str) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("package", "which", "page"),
-    [("ray", 1, "ray-and-dask.md"), ("distributed", 2, "ray-and-dask.md")],
-)
-def test_workers_live_in_other_clusters(
-    programs: Programs, package: str, which: int, page: str
-) -> None:
+@pytest.mark.timeout(300)  # Ray starts a dozen processes
+@pytest.mark.parametrize(("package", "which"), [("ray", 1), ("distributed", 2)])
+def test_workers_live_in_other_clusters(programs: Programs, package: str, which: int) -> None:
     pytest.importorskip(package)
-    work, program = programs_of(page)[0], programs_of(page)[which]
-    programs.script(work, "work.py")
-    script = programs.script(program.replace("29500", str(unused_port())), "cluster.py")
+    pages = programs_of("ray-and-dask.md")
+    programs.script(pages[0], "work.py")
+    script = programs.script(pages[which].replace("29500", str(unused_port())), "cluster.py")
     line = f"cd {script.parent} && {sys.executable} cluster.py"
     env = {"PYTHONPATH": str(Path.cwd())}
     output = programs.run(["sh", "-c", line], env=env, executed=True, limit=300.0)

@@ -197,6 +197,13 @@ class IncompatibleKeys(NamedTuple):
     Attributes:
         missing_keys: The names of the module that the state lacks.
         unexpected_keys: The names of the state that the module lacks.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import nn
+        >>> layer = nn.Linear(2, 1)
+        >>> layer.load_state_dict({"weight": np.ones((1, 2)), "scale": 1.0}, strict=False)
+        IncompatibleKeys(missing_keys=['bias'], unexpected_keys=['scale'])
     """
 
     missing_keys: list[str]
