@@ -371,7 +371,8 @@ class Pipeline:
     ) -> PipelineOptimizer:
         """Returns an optimizer that steps each stage where it lives.
 
-        It has the parameters that need a gradient now.
+        It has the parameters that need a gradient now. If others need one later, or some are
+        replaced, a step raises InvalidUseError with their name until an optimizer is made again.
 
         Args:
             optimizer_class: A subclass of `telegrad.optim.Optimizer` that the workers find by name.
@@ -383,9 +384,11 @@ class Pipeline:
 
         def make() -> DistributedOptimizer:
             rrefs = _parameters(self._places, trained=True)
-            return DistributedOptimizer(
+            optimizer = DistributedOptimizer(
                 optimizer_class, rrefs, *args, max_norm=max_norm, loss_scale=loss_scale, **kwargs
             )
+            self._places.ask("optimizer_made")
+            return optimizer
 
         made = PipelineOptimizer(
             make, self._waiting, lambda: self._places.first_stages(), loss_scale, self._copy
@@ -534,12 +537,11 @@ def _load(places: Places, name_of: Callable[[int, str], str], state: Mapping[str
 
 
 def _parameters(places: Places, *, trained: bool = False) -> list[RRef[Parameter]]:
-    facts = by_stage(places.ask("facts")) if trained else {}
     return [
         rref
-        for stage, rrefs in by_stage(places.ask("parameters")).items()
+        for stage, rrefs in by_stage(places.ask("parameters", lambda _: (trained,))).items()
         for name, rref in rrefs.items()
-        if (stage, name) not in places.copies and (not trained or name in facts[stage].trained)
+        if (stage, name) not in places.copies
     ]
 
 

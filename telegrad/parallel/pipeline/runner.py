@@ -81,6 +81,9 @@ class StageRunner:
         self._running = threading.Lock()
         self._left: dict[int, StepOrder] = {}  # by step; one at most
         self._copies: dict[int, dict[int, StateCopy]] = {}
+        self._names: dict[int, set[str]] = {}  # of the parameters, when the plan was made
+        self._offered: dict[int, Parameter] = {}  # those that an optimizer is made for, by id
+        self._stepped: dict[int, Parameter] | None = None  # those of the last optimizer
 
     def facts(self) -> dict[int, StageFacts]:
         """Returns the facts about each stage."""
@@ -104,6 +107,10 @@ class StageRunner:
         mailbox = mailboxes.open(me, plan.workers, plan.driver, plan.begun)
         peers = mailboxes.peers(plan.pipeline, plan.workers)
         self._place = LocalPlace(plan, self._stages, mailbox, mailboxes, peers)
+        self._names = {
+            stage: {name for name, _ in module.named_parameters()}
+            for stage, module in self._stages.items()
+        }
 
     def leave(self, order: StepOrder) -> None:
         """Takes the order of a step from a driver on this worker, as it is, in place of any other.
@@ -150,6 +157,8 @@ class StageRunner:
                 for peer in mailbox.peers:  # those lost before the step began
                     if (lost := agent.members.lost(peer)) is not None:
                         mailbox.fail(lost)
+                if order.train:
+                    self._check_structure()
                 with _evaluating(self._stages.values()) if order.sample else nullcontext():
                     report = StepRun(place, order, gradients).run()
                 gradients.complete = True
@@ -167,12 +176,50 @@ class StageRunner:
                 mailbox.end(gradients.clear)
             return report
 
-    def parameters(self) -> dict[int, dict[str, RRef[Parameter]]]:
-        """Returns references to the parameters of each stage, by name and in its order."""
-        return {
-            stage: {name: RRef(parameter) for name, parameter in module.named_parameters()}
+    def _check_structure(self) -> None:
+        """Refuses a step with parameters that nobody would step, or exchange with other places."""
+        for stage, module in self._stages.items():
+            parameters = dict(module.named_parameters())
+            where = f"stage {stage} on worker {current_agent().info.name!r}"
+            for name in parameters.keys() ^ self._names[stage]:
+                raise InvalidUseError(
+                    f"parameter {name!r} of {where} was added or removed after the pipeline was "
+                    "made; make the pipeline again"
+                )
+            stepped = parameters.values() if self._stepped is None else self._stepped.values()
+            ids = set(map(id, stepped))
+            for name, each in parameters.items():
+                if each.requires_grad and id(each) not in ids:
+                    raise InvalidUseError(
+                        f"parameter {name!r} of {where} was unfrozen or replaced after the "
+                        "optimizer was made, and no optimizer steps it; call pipe.optimizer(...) "
+                        "again"
+                    )
+
+    def parameters(self, for_optimizer: bool) -> dict[int, dict[str, RRef[Parameter]]]:
+        """Returns references to the parameters of each stage, by name and in its order.
+
+        Args:
+            for_optimizer: True for those that need a gradient.
+        """
+        found = {
+            stage: {
+                name: each
+                for name, each in module.named_parameters()
+                if each.requires_grad or not for_optimizer
+            }
             for stage, module in self._stages.items()
         }
+        if for_optimizer:
+            self._offered = {id(p): p for named in found.values() for p in named.values()}
+        return {
+            stage: {name: RRef(each) for name, each in named.items()}
+            for stage, named in found.items()
+        }
+
+    def optimizer_made(self) -> None:
+        """Hears that there is an optimizer of the parameters asked for last."""
+        self._stepped = self._offered
 
     def gradients(self, factor: float) -> dict[int, dict[str, Array]]:
         """Returns the gradients in the context of this call, multiplied, by stage and name."""
