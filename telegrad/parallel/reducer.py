@@ -23,7 +23,7 @@ fill their buckets in the order of the first rank.
 A model may change between two passes. Each pass asks for the parameters that are trained now. After
 a change the buckets are made anew, and the pass starts none of them before it has gathered what all
 ranks now have. That operation is named after the change. A rank without a change starts a bucket
-instead, so every rank gets an error with the name, and with no other one: nothing else is started.
+instead, so every rank gets an error with that name: the rank with the change starts nothing else.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class ReducedModel(Protocol):
         """
 
     def described(self) -> Array:
-        """Returns bytes from which `check` tells what differs between two ranks."""
+        """Returns a description of the model as bytes, for `check` on every rank."""
 
     def check(self, found: Sequence[Array]) -> None:
         """Raises CollectiveMismatchError if the ranks, which `described` their models, differ."""
@@ -147,10 +147,10 @@ def first_change(
     """Returns the first change of named things, in words; None without one.
 
     Args:
-        kind: What they are.
-        before: By name, something that is equal as long as nothing has changed.
-        now: The same, now.
-        words: What is said of one that has come, and of one that has gone.
+        kind: The noun for each.
+        before: By name, a value that stays equal as long as nothing has changed.
+        now: The same of the present moment.
+        words: The verbs for one that was added and for one that was removed.
 
     >>> first_change("buffer", {"mean": 1, "scale": 2}, {"mean": 1, "scale": 3})
     "buffer 'scale' was replaced"
@@ -203,16 +203,16 @@ class Reducer:
         self._take(model.trained())
 
     def watch(self, parameters: Iterable[Tensor]) -> None:
-        """Hears of the gradients of parameters that were added or unfrozen; for a forward.
+        """Registers hooks on parameters that were added or unfrozen; a forward calls it.
 
-        Otherwise a backward that reaches none of the others would not be noticed.
+        Without it, a backward that reaches none of the earlier ones would go unnoticed.
         """
         fresh = [each for each in parameters if each.requires_grad and each not in self._hooks]
         if fresh:
             with self._lock:
-                self._hear_of(fresh)
+                self._register_hooks(fresh)
 
-    def _hear_of(self, parameters: Iterable[Tensor]) -> None:
+    def _register_hooks(self, parameters: Iterable[Tensor]) -> None:
         for each in parameters:
             if each not in self._hooks:
                 self._hooks[each] = ReducerHook(self, each)
@@ -228,7 +228,7 @@ class Reducer:
         self.buffers.clear()
         for parameter in self._hooks.keys() - self._index.keys():
             self._hooks.pop(parameter).remove()
-        self._hear_of(self.parameters)
+        self._register_hooks(self.parameters)
 
     def _take_change(self, found: Sequence[Trained]) -> None:
         if [*map(id, found)] == [*map(id, self._trained)]:
@@ -451,8 +451,10 @@ class Reduction(PassEnd):
             self._gather(self._reducer.described(), change, self._take_models)
         else:
             self._start_rest()
-        # While callbacks of a hook may start operations, the thread that waits is not alone.
-        return self._done if self._reducer.hook is not None else _Ending(self._done, self._reducer)
+        # While callbacks may start operations, the thread that waits is not alone.
+        if self._reducer.hook is not None or change is not None:
+            return self._done
+        return _Ending(self._done, self._reducer)
 
     def _start_rest(self) -> None:
         while self._plan.has_next():

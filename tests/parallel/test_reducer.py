@@ -299,6 +299,7 @@ CHANGES: dict[str, Callable[[Rank, int], Any]] = {
     "freeze": lambda rank, i: rank.parameters[i].requires_grad_(False),
     "unfreeze": lambda rank, i: rank.parameters[i].requires_grad_(True),
     "replace": replace,
+    "resize": lambda rank, i: setattr(rank.parameters[i], "data", np.ones(3 + i)),
     "nothing": lambda rank, i: None,
 }
 

@@ -218,7 +218,7 @@ class StageRunner:
         }
 
     def optimizer_made(self) -> None:
-        """Hears that there is an optimizer of the parameters asked for last."""
+        """Records that there is an optimizer of the parameters that were asked for last."""
         self._stepped = self._offered
 
     def gradients(self, factor: float) -> dict[int, dict[str, Array]]:
