@@ -142,8 +142,13 @@ class DistributedSampler:
         The number of ranks may differ from that of the job that saved the state.
 
         Raises:
-            ValueError: Something is missing, or the state is of another data set, seed or order.
+            TypeError: The state is no mapping.
+            ValueError: Something is missing or no number from 0, or the state is of another data
+                set, seed or order.
         """
+        given: object = state
+        if not isinstance(given, Mapping):
+            raise TypeError(f"a DistributedSampler loads the dict of a state_dict(), not {given!r}")
         own = self.state_dict()
         missing = [name for name in own if name not in state]
         if missing:
@@ -154,7 +159,10 @@ class DistributedSampler:
                     f"the state is of a DistributedSampler with {name} {state[name]!r}, and this "
                     f"one has {own[name]!r}; its order would be another one"
                 )
-        epoch, drawn = (_integer(name, state[name], 0) for name in ("epoch", "drawn"))
+        try:
+            epoch, drawn = (_integer(name, state[name], 0) for name in ("epoch", "drawn"))
+        except TypeError as error:
+            raise ValueError(f"the state is of something else: {error}") from error
         self._epoch, self._drawn, self._resumes = epoch, drawn, True
 
     def __repr__(self) -> str:

@@ -462,7 +462,7 @@ class Module:
             The names that are on one side alone; none if strict.
 
         Raises:
-            TypeError: `state` is no mapping.
+            TypeError: `state` is no mapping, or an entry is no array of numbers.
             ValueError: Names (if strict) or shapes differ; the message lists them.
         """
         shapes = self.state_shapes()

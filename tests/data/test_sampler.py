@@ -169,6 +169,8 @@ def test_wrong_arguments_are_refused(
         ({"seed": 1}, "with seed 1, and this one has 0"),
         ({"shuffle": False}, "with shuffle False, and this one has True"),
         ({"drawn": -1}, "drawn must be at least 0"),
+        ({"epoch": "x"}, "epoch must be an integer, not 'x'"),
+        ({"drawn": None}, "drawn must be an integer, not None"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(change: dict[str, Any], words: str) -> None:
@@ -177,3 +179,6 @@ def test_a_state_that_does_not_fit_is_refused(change: dict[str, Any], words: str
         sampler.load_state_dict(sampler.state_dict() | change)
     with pytest.raises(ValueError, match="lacks epoch, drawn, length, seed, shuffle"):
         sampler.load_state_dict({})
+    with pytest.raises(TypeError, match=r"loads the dict of a state_dict\(\), not 5"):
+        sampler.load_state_dict(5)  # type: ignore[arg-type]
+    assert list(sampler) == list(DistributedSampler(10, 2, 0))
