@@ -17,7 +17,6 @@ from telegrad.collectives.seams import Groups, GroupTerms
 from telegrad.compose import make_agent
 from telegrad.errors import (
     AlreadyInitializedError,
-    BlockingCallError,
     JoinCancelledError,
     RendezvousError,
 )
@@ -45,9 +44,9 @@ from telegrad.rpc.seams import (
     current_agent,
     find_agent,
     joining,
-    on_own_loop,
     process_agent,
     refuse_second,
+    refuse_to_block,
     set_process_agent,
 )
 from telegrad.transport import GrpcTransport, find_local, find_tls, find_token
@@ -146,10 +145,9 @@ def destroy_process_group() -> None:
     if agent is None:
         return
     groups = agent.attachments[Groups]
-    if groups.owns_agent and on_own_loop():  # before anybody hears that this worker has left
-        raise BlockingCallError(
-            "destroy_process_group() would block a loop of telegrad's, since it shuts the agent "
-            "down; call it from a thread"
+    if groups.owns_agent:  # before anybody hears that this worker has left
+        refuse_to_block(
+            "destroy_process_group()", "call it from a thread, since it shuts the agent down"
         )
     groups.leave()
     if groups.owns_agent:

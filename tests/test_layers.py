@@ -376,3 +376,47 @@ def test_every_module_can_be_imported_first_and_starts_no_thread() -> None:
         cwd=ROOT, capture_output=True, text=True, timeout=50,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+# -- locks ---------------------------------------------------------------------------------------
+
+LOCKS = {"Lock", "RLock", "Condition"}
+# The packages whose code verbs run: a thread may be interrupted in them by code that calls verbs.
+MARKED = {"collectives", "dist_autograd", "parallel", "rendezvous", "rpc", "transport", "wire"}
+
+
+def lock_names() -> set[str]:
+    """Returns the attributes that hold locks of `threading`, anywhere in the package."""
+    return {
+        target.attr
+        for path in sources()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        if getattr(node.value.func, "attr", "") in LOCKS
+        for target in node.targets
+        if isinstance(target, ast.Attribute)
+    }
+
+
+def unmarked(node: ast.AST, locks: set[str], *, marked: bool = False) -> Iterator[ast.With]:
+    """Yields the blocks that take a lock outside the thread's section."""
+    if isinstance(node, ast.With):
+        for item in node.items:
+            marked = marked or ast.unparse(item.context_expr) == "critical.section"
+            if not marked and getattr(item.context_expr, "attr", "") in locks:
+                yield node
+    elif isinstance(node, ast.FunctionDef | ast.Lambda):
+        marked = False
+    for child in ast.iter_child_nodes(node):
+        yield from unmarked(child, locks, marked=marked)
+
+
+def test_each_lock_is_taken_inside_the_threads_section() -> None:
+    """Code that interrupts a thread finds out so that it must not wait there; see `critical`."""
+    locks, found = lock_names(), set[str]()
+    for path in sources():
+        if floor(path) in MARKED:
+            for block in unmarked(tree_of(path), locks):
+                taken = ast.unparse(block.items[0].context_expr)
+                found.add(f"{path.relative_to(PACKAGE)}:{taken}")
+    assert found == set(HOUSE["held_across_waits"])

@@ -43,8 +43,9 @@ from telegrad.collectives.messages import (
     OperationMessage,
     UnformedMessage,
 )
-from telegrad.collectives.operation import CrossWaits, refuse_on_loop
+from telegrad.collectives.operation import CrossWaits, check_may_block
 from telegrad.collectives.process_group import ProcessGroup
+from telegrad.critical import critical
 from telegrad.errors import (
     AlreadyInitializedError,
     DecodeError,
@@ -105,7 +106,7 @@ class Formations:
     @property
     def waiting(self) -> int:
         """The number of calls that wait for their group."""
-        with self._lock:
+        with critical.section, self._lock:
             return sum(attempt.state is State.FORMING for attempt in self._formations)
 
     def form(
@@ -134,10 +135,10 @@ class Formations:
             BlockingCallError: The caller runs on an event loop of telegrad; nothing was sent.
             NotInitializedError: The agent was shut down.
         """
-        refuse_on_loop(_verb(lost))
+        check_may_block(_verb(lost))
         self._cross_waits.note_caller()
         clock = Clock(time_limit(None, limit), warn_after)
-        with self._lock:
+        with critical.section, self._lock:
             if self._closed:
                 raise NotInitializedError(f"the agent {self._agent.info.name!r} was shut down")
             attempt, actions = self._forming.begin(members, lost, terms.to_wire())
@@ -161,20 +162,20 @@ class Formations:
         """Handles the message that a worker forms a group with this one; on the loop."""
         message = FormMessage.from_wire(self._agent.messages.read(envelope))
         GroupTerms().with_thresholds(message.thresholds)  # of a stranger they may be anything
-        with self._lock:
+        with critical.section, self._lock:
             actions = self._forming.on_form(peer, message)
         self._perform(actions)
 
     def on_unformed(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Handles the message that a worker has failed to form a group; on the loop."""
         message = UnformedMessage.from_wire(self._agent.messages.read(envelope))
-        with self._lock:
+        with critical.section, self._lock:
             actions = self._forming.on_unformed(peer, message)
         self._perform(actions)
 
     def on_lost(self, worker: WorkerInfo, error: WorkerLostError) -> None:
         """Ends the calls that wait for a lost worker."""
-        with self._lock:
+        with critical.section, self._lock:
             actions = self._forming.lose(worker, error)
         self._perform(actions)
 
@@ -186,14 +187,14 @@ class Formations:
         """
         name = self._agent.info.name
         error = NotInitializedError(f"worker {name!r} has left its process groups")
-        with self._lock:
+        with critical.section, self._lock:
             self._closed = self._closed or for_good
             waiting = [each for each in self._formations.values() if not each.future.done()]
         for formation in waiting:
             self._fail(formation, error)
 
     def _fail(self, formation: _Formation, cause: BaseException) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             actions = self._forming.fail(formation.attempt, cause)
         self._perform(actions)
 
@@ -214,14 +215,14 @@ class Formations:
             self._agent.messages.post(peer, kind, body)
 
     def _on_formed(self, formed: Formed) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             formation = self._formations.get(formed.attempt)
         if formation is not None:  # else the attempt failed at the same time
             formation.cancel_timer()
             formation.future.try_set_result((formed.key, formed.thresholds))
 
     def _on_failed(self, attempt: Attempt, cause: BaseException) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             formation = self._formations.pop(attempt)
         formation.cancel_timer()
         if not formation.future.try_set_exception(cause):  # the group was made here
@@ -230,7 +231,7 @@ class Formations:
     # Timers, on the loop.
 
     def _watch(self, formation: _Formation) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             if formation.attempt.state is State.FORMING:
                 delay = formation.clock.next()
                 timer = self._agent.deadlines.after(delay, lambda: self._on_time(formation))
@@ -238,7 +239,7 @@ class Formations:
 
     def _on_time(self, formation: _Formation) -> None:
         attempt, clock = formation.attempt, formation.clock
-        with self._lock:
+        with critical.section, self._lock:
             if attempt.state is not State.FORMING:
                 return
             due = clock.due()
@@ -423,7 +424,7 @@ class Groups:
             )
         members = [self._agent.members.find(r) for r in range(count)]
         self._check_living(members, "the group of all workers needs every one of them")
-        with self._table_lock:
+        with critical.section, self._table_lock:
             if self.world is not None:
                 raise AlreadyInitializedError(
                     f"worker {self._agent.info.name!r} has its process group already; call "
@@ -449,7 +450,7 @@ class Groups:
         world = self.world
         limit = seconds(timeout, TIMEOUT if world is None else world.timeout)
         if self._agent.info not in members:
-            with self._table_lock:
+            with critical.section, self._table_lock:
                 return self._new(GroupKey("", 0), members, _name(ranks), limit, GroupTerms())
         self._check_living(members, "a process group needs living members; leave this one out")
         key, terms = self.formations.form(
@@ -475,7 +476,7 @@ class Groups:
         limit = seconds(timeout, group.timeout)
         until = time.monotonic() + limit
         lost: set[WorkerInfo] = set()
-        refuse_on_loop("shrink_group")
+        check_may_block("shrink_group")
         while True:
             for member in group.members:
                 loss = self._agent.members.lost(member)
@@ -529,7 +530,7 @@ class Groups:
         self, key: GroupKey, members: Sequence[WorkerInfo], timeout: float, terms: GroupTerms
     ) -> ProcessGroup:
         name = _name([member.rank for member in members])
-        with self._table_lock:
+        with critical.section, self._table_lock:
             group = self._new(key, members, name, timeout, terms)
         self._open(group)
         return group
@@ -547,7 +548,7 @@ class Groups:
         """
         of = group.key
         whole = GroupKey(f"{of.members}{BRANCH}{key}", of.epoch)
-        with self._table_lock:
+        with critical.section, self._table_lock:
             found = self._groups.get(whole)
             if found is not None:
                 return found
@@ -557,7 +558,10 @@ class Groups:
             )
             self._groups[whole] = made
         self._open(made)
-        with group.state_lock:  # it may have failed before the table had the branch
+        with (
+            critical.section,
+            group.state_lock,
+        ):  # it may have failed before the table had the branch
             failure = group.failure_of(OperationId(sys.maxsize))
         if failure is not None:
             made.fail(failure.cause, tell=False)
@@ -572,7 +576,7 @@ class Groups:
 
     def leave_alone(self, group: ProcessGroup) -> None:
         """Leaves one group and tells its members; idempotent."""
-        with self._table_lock:
+        with critical.section, self._table_lock:
             if self._groups.pop(group.key, None) is None:
                 return
             left = [group, *branches_of(group.key, self._groups)]
@@ -587,7 +591,7 @@ class Groups:
     def close(self) -> None:
         """Ends all waits, as the agent was shut down."""
         self.formations.close(for_good=True)
-        with self._table_lock:
+        with critical.section, self._table_lock:
             self._closed = True
         for group in self._forget_all():
             self._end(group)
@@ -597,7 +601,7 @@ class Groups:
         group.fail(error, tell=False)
 
     def _forget_all(self) -> list[ProcessGroup]:
-        with self._table_lock:
+        with critical.section, self._table_lock:
             groups = list(self._groups.values())
             add_gone(self._gone, self._groups)
             self._groups.clear()
@@ -631,7 +635,7 @@ class Groups:
 
     def _open(self, group: ProcessGroup) -> None:
         """Puts a group into the table, delivers early messages, and tells it of losses."""
-        with self._table_lock:
+        with critical.section, self._table_lock:
             self._groups[group.key] = group
             early = self._early.pop(group.key, [])
             self._early_of.subtract(each.peer for each in early)
@@ -674,7 +678,7 @@ class Groups:
         self._forget_waits(message.group)
         self._hand(peer, message.group, lambda group, source: group.on_abort(source, message))
         if message.since != PAIR:
-            with self._table_lock:
+            with critical.section, self._table_lock:
                 branches = branches_of(message.group, self._groups)
             for branch in branches:
                 branch.fail(message.cause)
@@ -693,7 +697,7 @@ class Groups:
     def on_lost(self, worker: WorkerInfo, error: WorkerLostError) -> None:
         """Ends the groups of a lost worker."""
         self.formations.on_lost(worker, error)
-        with self._table_lock:
+        with critical.section, self._table_lock:
             groups = [each for each in self._groups.values() if worker in each.members]
         for group in groups:
             group.fail(error)
@@ -716,7 +720,7 @@ class Groups:
         self._reach(key, hand_to, peer)
 
     def _find(self, key: GroupKey) -> ProcessGroup | None:
-        with self._table_lock:
+        with critical.section, self._table_lock:
             return self._groups.get(key)
 
     def _reach(
@@ -730,7 +734,7 @@ class Groups:
         Raises:
             DecodeError: The peer has sent too many messages to groups that are not made yet.
         """
-        with self._table_lock:
+        with critical.section, self._table_lock:
             group = self._groups.get(key)
             if group is None and not is_gone(self._gone, key):
                 most = self._agent.options.limits.served_calls_per_peer

@@ -48,8 +48,8 @@ from telegrad.collectives.nccl.device import OnDevice
 from telegrad.collectives.reduction import Staged
 from telegrad.collectives.shared_memory.queues import SHORT_BYTES
 from telegrad.collectives.shared_memory.room import Meeting
+from telegrad.critical import critical
 from telegrad.errors import (
-    BlockingCallError,
     CollectiveMismatchError,
     UnknownWorkerError,
     WorkerLostError,
@@ -57,20 +57,19 @@ from telegrad.errors import (
 from telegrad.rpc.seams import (
     AgentCore,
     Reads,
-    on_own_loop,
+    barred,
+    refuse_to_block,
 )
 from telegrad.types import Rank, WorkerInfo
 from telegrad.wire import Blocks, Buffer
 
 
-def refuse_on_loop(verb: str, *, or_async_op: bool = False) -> None:
-    """Raises BlockingCallError on an event loop of telegrad's, which a verb would block."""
-    if on_own_loop():
+def check_may_block(verb: str, *, or_async_op: bool = False) -> None:
+    """Raises BlockingCallError where a verb must not block."""
+    if barred():
         other = ", or async_op=True and await the Work" if or_async_op else ""
-        raise BlockingCallError(
-            f"{verb}() would block a loop of telegrad's; in an async def function write "
-            f"`await rpc.to_thread({verb}, ...)`{other}"
-        )
+        instead = f"in an async def function write `await rpc.to_thread({verb}, ...)`{other}"
+        refuse_to_block(f"{verb}()", instead)
 
 
 # -- operations ----------------------------------------------------------------------------------
@@ -281,7 +280,7 @@ class Operation(Meeting, Generic[T]):
             data = self.group.blocks.copy_of(data) if copy and shared is data else shared
         elif copy:
             data = bytes(data)
-        with self.group.state_lock:
+        with critical.section, self.group.state_lock:
             at_once = to in self.slot.ready or (
                 nbytes <= EAGER_BYTES and self._may_push(to, nbytes)
             )
@@ -338,7 +337,7 @@ class Operation(Meeting, Generic[T]):
 
     def hear(self, calls: Mapping[int, Signature | None]) -> None:
         """Records that ranks have entered, as memory shows, and their calls as far as known."""
-        with self.group.state_lock:
+        with critical.section, self.group.state_lock:
             self.slot.heard.update(calls)
             self.slot.calls |= {r: call for r, call in calls.items() if call is not None}
 
@@ -355,7 +354,7 @@ class Operation(Meeting, Generic[T]):
         self, find: Callable[[], R | None], behind: Callable[[], list[int]] | None = None
     ) -> R:
         """Waits until `find`, called with the lock held, returns a value other than None."""
-        with self.group.state_lock:
+        with critical.section, self.group.state_lock:
             check_alive(self.failure, self)
             found = find()
             if found is not None:
@@ -364,7 +363,7 @@ class Operation(Meeting, Generic[T]):
             wake = Wake(timer.clock.next(), partial(timer.start, self), reads.wait)
             self.awaited = find, wake, behind
         await wake
-        with self.group.state_lock:
+        with critical.section, self.group.state_lock:
             check_alive(self.failure, self)
         return wake.found  # type: ignore[no-any-return]  # what `find` returned
 
@@ -380,7 +379,7 @@ class Operation(Meeting, Generic[T]):
             return False
         message = OperationMessage(self.group.key, self.slot.id, self.slot.call, step)
         packed = message.pack() + data
-        with self.group.state_lock:
+        with critical.section, self.group.state_lock:
             allowed = queues.fits(to, len(packed)) and (
                 to in self.slot.ready or self._may_push(to, nbytes)
             )
@@ -405,7 +404,7 @@ class Operation(Meeting, Generic[T]):
 
     def look(self) -> None:
         """Makes this rank look again if it waits in `until`."""
-        with self.group.state_lock:
+        with critical.section, self.group.state_lock:
             actions = self.noticed()
         for action in actions:
             action()
@@ -486,7 +485,7 @@ class WaitTimer:
 
     def start(self, operation: Operation[Any]) -> None:
         """Sets the timer for what is due next, unless there is one."""
-        with operation.group.state_lock:
+        with critical.section, operation.group.state_lock:
             if self.cancel is None and not self.over:
                 self._set(operation)
 
@@ -498,7 +497,7 @@ class WaitTimer:
 
     def unblock(self, operation: Operation[Any]) -> None:
         """Tells the other ranks, if they know this one as blocked, that it is not any more."""
-        with operation.group.state_lock:
+        with critical.section, operation.group.state_lock:
             told, self.told_blocked = self.told_blocked, False
         if told:
             operation.tell_call()
@@ -506,7 +505,7 @@ class WaitTimer:
     def lacks(self, operation: Operation[Any], worker: WorkerInfo) -> bool:
         """Returns True if it has told others of its block, and waits for `worker` to enter."""
         group = operation.group
-        with group.state_lock:
+        with critical.section, group.state_lock:
             stands = operation.awaited is not None
             return stands and self.told_blocked and group.rank_of(worker) in _missing(operation)
 
@@ -516,7 +515,7 @@ class WaitTimer:
 
     def _on_time(self, operation: Operation[Any]) -> None:  # on the loop
         clock, group = self.clock, operation.group
-        with group.state_lock:
+        with critical.section, group.state_lock:
             if self.over:
                 return
             actions = operation.noticed()  # in memory, the others may have come without a message
@@ -643,7 +642,7 @@ class CrossWaits:
     def note_caller(self) -> None:
         """Records that this thread calls operations."""
         if threading.get_ident() != self._main:
-            with self._waits_lock:
+            with critical.section, self._waits_lock:
                 self._other_callers.add(threading.current_thread())
 
     def blocking(self, awaited: object) -> AbstractContextManager[None]:
@@ -656,20 +655,20 @@ class CrossWaits:
 
     def block(self, awaited: object) -> object:
         """Records the wait of the main thread; returns its wait before, as a handler may wait."""
-        with self._waits_lock:
+        with critical.section, self._waits_lock:
             outer, self._blocked = self._blocked, awaited
         return outer
 
     def blocked_in(self) -> object:
         """Returns the wait in which this worker is blocked; None if it may enter an operation."""
-        with self._waits_lock:
+        with critical.section, self._waits_lock:
             if any(thread.is_alive() for thread in self._other_callers):
                 return None
             return self._blocked
 
     def on_told(self, peer: WorkerInfo, message: OperationMessage) -> None:
         """Records the operation that a worker waits in, and checks for a mutual wait."""
-        with self._waits_lock:
+        with critical.section, self._waits_lock:
             self._told[peer] = message
         if self._is_gone(message.group):  # after the record: this worker may leave meanwhile
             self.forget([message.group])
@@ -681,12 +680,12 @@ class CrossWaits:
         A group that is made here answers for its operations itself, by `may_enter`. Of any other
         group, the wait of a rank would seem to last for ever.
         """
-        with self._waits_lock:
+        with critical.section, self._waits_lock:
             self._told = {p: told for p, told in self._told.items() if told.group not in groups}
 
     def are_blocked(self, names: Collection[str]) -> bool:
         """Returns True if each of some workers is blocked in what this one has not entered."""
-        with self._waits_lock:
+        with critical.section, self._waits_lock:
             told = [peer for peer in self._told if peer.name in names]
         last = {peer.name: self._last_told(peer) for peer in told}
         return all((message := last.get(n)) and message.number == BLOCKED for n in names)
@@ -727,7 +726,7 @@ class CrossWaits:
         fail(cause)  # last: a program that ends with the error has told the other worker by then
 
     def _last_told(self, peer: WorkerInfo) -> OperationMessage | None:
-        with self._waits_lock:
+        with critical.section, self._waits_lock:
             message = self._told.get(peer)
         if message is None:
             return None

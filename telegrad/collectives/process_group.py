@@ -45,9 +45,10 @@ from telegrad.collectives.messages import (
     OperationMessage,
 )
 from telegrad.collectives.nccl.side import NcclSide
-from telegrad.collectives.operation import Call, CrossWaits, Operation, refuse_on_loop
+from telegrad.collectives.operation import Call, CrossWaits, Operation, check_may_block
 from telegrad.collectives.select import DEFAULT
 from telegrad.collectives.shared_memory.boards import MOST_RANKS
+from telegrad.critical import critical
 from telegrad.errors import (
     AgentForkedError,
     CollectiveMismatchError,
@@ -60,6 +61,7 @@ from telegrad.rpc.seams import (
     AgentCore,
     longest_spin,
     new_future,
+    refuse_in_section,
     seconds,
 )
 from telegrad.types import Rank, WorkerInfo
@@ -204,14 +206,14 @@ class ProcessGroup:
         They do so at every member. An operation that is over here goes on where it still waits, as
         this member has done its part in it. Sends and receives are all ended.
         """
-        with self.state_lock:
+        with critical.section, self.state_lock:
             since = self._completed() + 1
         self.fail(cause_for_others(cause, self.where), since=since)
 
     def statistics(self) -> GroupStatistics:
         """Returns the counters of this member."""
         self.collect()
-        with self.state_lock:
+        with critical.section, self.state_lock:
             return GroupStatistics(
                 operations=self._mailbox.entered(None),
                 in_flight=len(self._operations),
@@ -251,7 +253,7 @@ class ProcessGroup:
             BlockingCallError: The caller runs on an event loop of telegrad; nothing was sent.
         """
         verb = call.signature.operation
-        refuse_on_loop(verb, or_async_op=call.in_turn and verb != "monitored_barrier")
+        check_may_block(verb, or_async_op=call.in_turn and verb != "monitored_barrier")
         self._check_member(call)
         call = self._routed(call)
         reads, thread = self.cross_waits.reads, threading.get_ident()
@@ -270,6 +272,7 @@ class ProcessGroup:
 
     def start(self, call: Call[T], timeout: float | None) -> Work[T]:
         """Starts an operation, which threads of the pool run. Its Work raises any failure."""
+        refuse_in_section(call.signature.operation)
         self._check_member(call)
         call = self._routed(call)
         limit = seconds(timeout, self.timeout)
@@ -327,7 +330,7 @@ class ProcessGroup:
         if call.channel is None and self.terms.words:
             call = replace(call, signature=replace(call.signature, terms=self.terms.words))
         cause: CollectiveMismatchError | None = None
-        with self.state_lock:
+        with critical.section, self.state_lock:
             channel = call.channel and self._known(call.channel)
             operation_id = self._mailbox.next(channel)
             self._check_open(call, operation_id)
@@ -345,14 +348,14 @@ class ProcessGroup:
                 actions = operation.noticed()
         if cause is not None:
             self.fail(cause, since=operation_id.since)
-            with self.state_lock:
+            with critical.section, self.state_lock:
                 check_alive(self.failure_of(operation_id), f"{call.signature} of {self.where}")
         if actions:
             _perform(actions)
         return operation
 
     def _finish(self, operation: Operation[Any]) -> None:
-        with self.state_lock:
+        with critical.section, self.state_lock:
             self._mailbox.leave(operation.slot)
             self._operations.pop(operation.slot, None)
             self._ended.pop(operation.slot.id, None)
@@ -458,7 +461,7 @@ class ProcessGroup:
         """Sends a message of an operation to a member; the caller does not hold the lock."""
         message = OperationMessage(self.key, slot.id, slot.call, number)
         envelope = Envelope(kind, document=message.pack(), in_order=True)
-        with self.state_lock:
+        with critical.section, self.state_lock:
             self._messages_sent += 1
             if data is not None:
                 self._bytes_sent += memoryview(data).nbytes
@@ -474,7 +477,7 @@ class ProcessGroup:
 
     def may_enter(self, operation_id: OperationId) -> bool:
         """Returns True if this member has not entered an operation in which others may wait."""
-        with self.state_lock:
+        with critical.section, self.state_lock:
             ahead = operation_id.sequence > self._mailbox.entered(operation_id.channel)
             return ahead and not self.is_over(operation_id)
 
@@ -511,7 +514,7 @@ class ProcessGroup:
             return
         actions: list[Callable[[], None]] = []
         cause: CollectiveMismatchError | None = None
-        with self.state_lock:
+        with critical.section, self.state_lock:
             if self.is_over(message.id):
                 return
             if kind == READY:
@@ -537,7 +540,7 @@ class ProcessGroup:
 
     def on_left(self, source: int, message: LeftMessage) -> None:
         """Records that a member takes part in no further operation; fails those that need it."""
-        with self.state_lock:
+        with critical.section, self.state_lock:
             self._left[source] = message
             found = [(each.slot.id, self._absence(each)) for each in self._operations.values()]
         if self.nccl is not None:
@@ -554,7 +557,7 @@ class ProcessGroup:
             since: The number of the first operation of all members that is over.
             tell: True if this member tells the others.
         """
-        with self.state_lock:
+        with critical.section, self.state_lock:
             if self._failure is not None and self._failure.since <= since:
                 return
             failure = self._failure = Failure(cause, since)
@@ -574,7 +577,8 @@ class ProcessGroup:
         if operation.slot.id.channel is None:
             self.fail(cause, since=operation.slot.id.since)
             return
-        with self.state_lock:  # a receive from any rank may find its sender just before
+        # A receive from any rank may find its sender just before.
+        with critical.section, self.state_lock:
             other = operation.partner
             actions = self._end_pair(operation.slot.id if other is None else other, cause)
         _perform(actions)
@@ -588,7 +592,7 @@ class ProcessGroup:
         if message.since != PAIR:
             self.fail(message.cause, since=message.since, tell=False)
             return
-        with self.state_lock:
+        with critical.section, self.state_lock:
             actions = self._end_pair(source, message.cause)
         _perform(actions)
 
@@ -610,7 +614,7 @@ class ProcessGroup:
 
     def leave(self) -> None:
         """Leaves the group and tells the other members; idempotent."""
-        with self.state_lock:
+        with critical.section, self.state_lock:
             if self.is_over(OperationId(0)) or self.rank < 0:
                 return
             waiting = [each.slot.id for each in self._operations.values()]

@@ -22,7 +22,7 @@ from telegrad.dist_autograd.interceptor import AutogradInterceptor
 from telegrad.dist_autograd.messages import PassMode
 from telegrad.dist_autograd.pass_gradients import moved_to
 from telegrad.dist_autograd.roots import check_root, gradients_for, listed, serve_roots
-from telegrad.dist_autograd.starting import refuse_on_loop, run_pass
+from telegrad.dist_autograd.starting import check_may_block, run_pass
 from telegrad.errors import AutogradError, ContextError
 from telegrad.rpc import RRef
 from telegrad.rpc.seams import AgentCore, current_agent, reference_of
@@ -198,7 +198,7 @@ def backward_from_rref(
         container = agent.attachments[Container]
         run_pass(container, context_id, [rref], [gradient], mode, timeout, call=call)
         return
-    refuse_on_loop(call)
+    check_may_block(call)
     if not rref.is_owner():
         raise ContextError(
             f"backward() without a context id differentiates on the owner of the RRef alone, which "

@@ -24,6 +24,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeAlias, final
 
+from telegrad.critical import critical
 from telegrad.dist_autograd.context import Context
 from telegrad.dist_autograd.desk import Desk, Work
 from telegrad.dist_autograd.ids import (
@@ -53,7 +54,7 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc.seams import AgentCore, Tick
+from telegrad.rpc.seams import AgentCore, Tick, refuse_in_section
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
@@ -124,7 +125,8 @@ class Container:
 
     def create(self) -> ContextId:
         """Opens a new context of this worker."""
-        with self._lock:
+        refuse_in_section("a context")
+        with critical.section, self._lock:
             self._created += 1
             context_id = make_context_id(self.agent.info.incarnation, self._created)
             self._contexts[context_id] = Context(context_id, self.new_message)
@@ -141,7 +143,7 @@ class Container:
         context = self._contexts.get(context_id)  # the usual case; a release may come at any time
         if context is not None:
             return context
-        with self._lock:
+        with critical.section, self._lock:
             context = self._contexts.get(context_id)
             if context is not None:
                 return context
@@ -226,7 +228,7 @@ class Container:
     def _add_pass(
         self, context: Context, pass_id: PassId, peer: WorkerInfo | None
     ) -> PassRunner | None:
-        with self._lock:
+        with critical.section, self._lock:
             runner = self._passes.get(pass_id)
             if runner is None and self._contexts.get(context.id) is context:
                 if peer is not None:
@@ -289,7 +291,7 @@ class Container:
         own, to_all = creator == self.agent.info.incarnation, False
         if own and told_by is not None:
             return  # nobody else ends this worker's contexts
-        with self._lock:
+        with critical.section, self._lock:
             if told_by is not None and told_by.incarnation != creator:
                 lowest = 0  # only the creator knows it
                 context = self._contexts.get(context_id)
@@ -315,7 +317,7 @@ class Container:
 
     def on_lost(self, worker: WorkerInfo, error: WorkerLostError) -> None:
         """Handles the loss of a worker: drops its contexts and aborts its passes."""
-        with self._lock:
+        with critical.section, self._lock:
             self._released.lose(worker)
             over = [each for each in self._contexts if creator_of(each) == worker.incarnation]
             self._for_all, lowest = self._created, self._lowest()
@@ -332,7 +334,7 @@ class Container:
 
     def _give_up(self, error: BaseException) -> None:
         """Gives up all passes here: this worker leaves at once, or was evicted."""
-        with self._lock:
+        with critical.section, self._lock:
             runners = list(self._passes.values())
         for runner in runners:
             if runner.waiting:

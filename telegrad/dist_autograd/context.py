@@ -13,6 +13,7 @@ import numpy as np
 
 from telegrad.arrays import current_place
 from telegrad.autograd import Gradient, Tensor, place_under
+from telegrad.critical import critical
 from telegrad.dist_autograd.functions import Functions, RecvFunction, SendFunction
 from telegrad.dist_autograd.ids import ContextId
 from telegrad.dist_autograd.messages import PassId
@@ -97,7 +98,7 @@ class Context:
         Returns:
             False if this is released: then the caller must not tell the peer of it.
         """
-        with self._lock:
+        with critical.section, self._lock:
             if not self._released:
                 self._touched[peer.incarnation] = peer
             return not self._released
@@ -122,7 +123,7 @@ class Context:
             return []
         number = self._new_message()
         function = SendFunction(needing.values(), context_id=self.id, peer=peer, message=number)
-        with self._lock:
+        with critical.section, self._lock:
             self.recorded.sends[peer.incarnation, number] = function
         return [number, *needing]
 
@@ -149,19 +150,19 @@ class Context:
             array = value.data
             if type(array) is not np.ndarray and (made := current_place(array)) is not None:
                 function._made_on = (made,)
-        with self._lock:
+        with critical.section, self._lock:
             if not self._released:
                 self.recorded.receives[peer.incarnation, number] = function
 
     def forget(self, peer: WorkerInfo, message: int, *, sent: bool) -> None:
         """Removes the function of a message that nobody will read."""
-        with self._lock:
+        with critical.section, self._lock:
             functions = self.recorded.sends if sent else self.recorded.receives
             functions.pop((peer.incarnation, message), None)
 
     def functions(self) -> Functions:
         """Returns the functions recorded now, which are the cut of a pass that enters now."""
-        with self._lock:
+        with critical.section, self._lock:
             return Functions(dict(self.recorded.sends), dict(self.recorded.receives))
 
     def gradients(self) -> dict[Tensor, Gradient]:
@@ -179,7 +180,7 @@ class Context:
 
     def ended_passes(self) -> list[PassGradients]:
         """Returns the gradients of the passes that ended here with success."""
-        with self._lock:
+        with critical.section, self._lock:
             return [each for each in self._gradients if each.complete]
 
     def keep(self, gradients: PassGradients) -> bool:
@@ -190,7 +191,7 @@ class Context:
         Returns:
             False if this is released: then nothing was kept.
         """
-        with self._lock:
+        with critical.section, self._lock:
             if not self._released:
                 self._gradients.append(gradients)
             return not self._released
@@ -202,7 +203,7 @@ class Context:
             The peers to tell by incarnation, and the recorded functions. These may hold objects of
             the user that have finalizers. The caller drops them where no lock is held.
         """
-        with self._lock:
+        with critical.section, self._lock:
             self._released = True
             recorded, self.recorded = self.recorded, Functions({}, {})
             touched, self._touched = self._touched, {}

@@ -23,6 +23,7 @@ from telegrad.autograd import (
     is_row_sparse,
 )
 from telegrad.autograd.seams import add_to
+from telegrad.critical import critical
 
 _AT_ONCE: Final = nullcontext()
 
@@ -54,7 +55,7 @@ class PassGradients(GradientTarget):
         So a hook may write into the result of `get`, as it may into `tensor.grad`.
         """
         plain = type(gradient) is np.ndarray  # the usual case; nothing else holds the array
-        with self._lock:
+        with critical.section, self._lock:
             if self._cleared:
                 return
             present = self._held.get(tensor)
@@ -74,13 +75,13 @@ class PassGradients(GradientTarget):
 
     def get(self, tensor: Tensor) -> Tensor | None:
         """Returns the gradient of `tensor`, or None; a RowSparse stays one."""
-        with self._lock:
+        with critical.section, self._lock:
             held: Any = self._held.get(tensor)
         return held if held is None or _is_whole(held) else Tensor(held)
 
     def replace(self, tensor: Tensor, gradient: Tensor | None) -> None:
         """Replaces the gradient of `tensor` by `gradient`; None removes it."""
-        with self._lock:
+        with critical.section, self._lock:
             if gradient is None:
                 self._held.pop(tensor, None)
             elif not self._cleared:
@@ -98,7 +99,7 @@ class PassGradients(GradientTarget):
         """
         if self.streams is not None:
             self.streams.wait()
-        with self._lock:
+        with critical.section, self._lock:
             return dict(self._held)
 
     def in_order(self) -> AbstractContextManager[None]:
@@ -127,7 +128,7 @@ class PassGradients(GradientTarget):
 
     def clear(self) -> None:
         """Removes all gradients and keeps no later ones."""
-        with self._lock:
+        with critical.section, self._lock:
             self._cleared = True
             self._held.clear()
 

@@ -16,17 +16,18 @@ from telegrad.dist_autograd.ids import ContextId
 from telegrad.dist_autograd.messages import PassMode
 from telegrad.dist_autograd.pass_runner import PassRunner
 from telegrad.dist_autograd.roots import find_roots
-from telegrad.errors import AutogradError, BlockingCallError, CallTimeoutError, WorkerLostError
+from telegrad.errors import AutogradError, CallTimeoutError, WorkerLostError
 from telegrad.rpc import Future, RRef
 from telegrad.rpc.seams import (
     AgentCore,
     Driven,
     RRefCalls,
     Shield,
+    barred,
     comes_from,
     current_served_call,
     new_future,
-    on_own_loop,
+    refuse_to_block,
     seconds,
 )
 
@@ -63,7 +64,7 @@ def run_pass(
     """
     context, agent = container.find(context_id), container.agent
     limit = seconds(timeout, agent.options.timeout)
-    refuse_on_loop(call)
+    check_may_block(call)
     started, served = time.monotonic(), current_served_call()
     ends = started + limit if served is None else min(started + limit, served.deadline)
     found = find_roots(container, context, roots, gradients, create_graph=mode.create, ends=ends)
@@ -103,8 +104,8 @@ def run_pass(
     return runner
 
 
-def refuse_on_loop(call: str) -> None:
-    """Raises an error if the caller runs on a loop of telegrad, which the pass would block.
+def check_may_block(call: str) -> None:
+    """Raises an error where the caller must not wait for a pass.
 
     Args:
         call: The arguments of `rpc.to_thread` in the message.
@@ -112,12 +113,10 @@ def refuse_on_loop(call: str) -> None:
     Raises:
         BlockingCallError: The caller does.
     """
-    if on_own_loop():
+    if barred():
         verb = call.partition(",")[0].rpartition(".")[2]
-        raise BlockingCallError(
-            f"{verb}() would block a loop of telegrad's; in an async def function write "
-            f"`await rpc.to_thread({call})`"
-        )
+        instead = f"in an async def function write `await rpc.to_thread({call})`"
+        refuse_to_block(f"{verb}()", instead)
 
 
 def _forget_frames(runner: PassRunner) -> None:

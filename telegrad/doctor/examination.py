@@ -26,7 +26,7 @@ from telegrad.doctor.probe import DoctorProbe, in_words
 from telegrad.doctor.report import DoctorReport
 from telegrad.errors import TelegradError
 from telegrad.rpc.seams import current_agent, seconds
-from telegrad.transport import Dial, refuse_on_loop
+from telegrad.transport import Dial, refuse_to_block
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def examine(timeout: float | None = None) -> DoctorReport:
         ...     report.ok, len(report.pairs)
         (True, 1)
     """
-    refuse_on_loop("doctor.examine()", "write `await rpc.to_thread(doctor.examine)`")
+    refuse_to_block("doctor.examine()", "write `await rpc.to_thread(doctor.examine)`")
     agent = current_agent()
     limit = seconds(timeout, agent.options.timeout)
     return _Examination(agent, time.monotonic() + limit).run()

@@ -33,7 +33,7 @@ from telegrad.parallel.hooks import CommHook
 from telegrad.parallel.join import Turn, Turns, advise_join
 from telegrad.parallel.reducer import Gathered, Reducer, Trained, first_change
 from telegrad.rpc import expose
-from telegrad.rpc.seams import refuse_on_loop
+from telegrad.rpc.seams import refuse_to_block
 from telegrad.types import Array, Rank
 
 # -- the check that all ranks have the same module -----------------------------------------------
@@ -366,7 +366,7 @@ class DistributedDataParallel(Module):
         """Takes the first rank's buffers and new parameters; a synchronised pass follows."""
         if not (added or self._shared_buffers()):
             return
-        refuse_on_loop(
+        refuse_to_block(
             "the forward of DistributedDataParallel, which takes the first rank's buffers and new "
             "parameters,",
             "in an async def function write `await rpc.to_thread(model, inputs)`, or pass "
@@ -466,7 +466,7 @@ class DistributedDataParallel(Module):
             return
         if self._reducer.turns is not None:
             raise InvalidUseError("this DistributedDataParallel is inside a join() block already")
-        refuse_on_loop("the end of join()", "train in a thread: `await rpc.to_thread(train)`")
+        refuse_to_block("the end of join()", "train in a thread: `await rpc.to_thread(train)`")
         turns = Turns(self._group, keep_divisor=divide_by_initial_world_size)
         self._reducer.turns = turns
         try:

@@ -52,13 +52,14 @@ from telegrad.autograd import (
 )
 from telegrad.autograd.seams import post_accumulate_hooks
 from telegrad.collectives import ProcessGroup, Work
-from telegrad.errors import AutogradError, BlockingCallError
+from telegrad.critical import critical
+from telegrad.errors import AutogradError
 from telegrad.parallel.bucket import Bucket, Buffers, Slot, assign_buckets, completed_order
 from telegrad.parallel.hooks import GradientBucket
 from telegrad.parallel.join import Turn, Turns, advise_join
 from telegrad.parallel.sparse_rows import mean_of_rows, pack_rows
 from telegrad.rpc import Future
-from telegrad.rpc.seams import new_future, on_own_loop
+from telegrad.rpc.seams import new_future, refuse_to_block
 from telegrad.types import Array
 
 _OVER = "the backward pass that this gradient belongs to is over"
@@ -209,7 +210,7 @@ class Reducer:
         """
         fresh = [each for each in parameters if each.requires_grad and each not in self._hooks]
         if fresh:
-            with self._lock:
+            with critical.section, self._lock:
                 self._register_hooks(fresh)
 
     def _register_hooks(self, parameters: Iterable[Tensor]) -> None:
@@ -273,7 +274,7 @@ class Reducer:
                 f"a graph task that reaches a parameter of DistributedDataParallel needs a "
                 f"GradientTarget to accumulate in, not {target!r}"
             )
-        with self._lock:
+        with critical.section, self._lock:
             active = self._active
         if active is None or active[0] is not target:
             reduction = self._begin(parameter, target)
@@ -292,7 +293,7 @@ class Reducer:
         """
         self.check_usable()
         target, found = _Nothing(), self._model.trained()
-        with self._lock:
+        with critical.section, self._lock:
             self._take_change(found)
             self.passes += 1
             reduction = Reduction(self, target, self.passes)
@@ -305,13 +306,13 @@ class Reducer:
 
     def check_usable(self) -> None:
         """Raises AutogradError if a pass has failed, so that the ranks are out of step."""
-        with self._lock:
+        with critical.section, self._lock:
             if self._broken is not None:
                 raise AutogradError(self._broken)
 
     def over(self, reduction: Reduction, broken: str | None = None) -> None:
         """Records that a pass has ended; `broken` is the reason to refuse further ones."""
-        with self._lock:
+        with critical.section, self._lock:
             if self._active is not None and self._active[1] is reduction:
                 self._active = None
             self._broken = self._broken or broken
@@ -337,17 +338,16 @@ class Reducer:
         found = self._model.trained()  # before the lock, as a module may be of a user's class
         if all(each.parameter is not parameter for each in found):
             return None
-        with self._lock:
+        refuse_to_block(
+            "backward() through DistributedDataParallel",
+            "in an async def function write `await rpc.to_thread(loss.backward)`",
+        )
+        with critical.section, self._lock:
             if self._active is not None:
                 raise AutogradError(
                     f"a backward reached parameters of DistributedDataParallel while its backward "
                     f"{self._active[1].number} is under way; run one at a time, so that every "
                     "rank reduces in the same order"
-                )
-            if on_own_loop():
-                raise BlockingCallError(
-                    "backward() through DistributedDataParallel would block a loop of telegrad's; "
-                    "in an async def function write `await rpc.to_thread(loss.backward)`"
                 )
             self._take_change(found)
             self._refuse_recorded(target)
@@ -467,7 +467,7 @@ class Reduction(PassEnd):
 
     def abandon(self, cause: BaseException) -> None:
         """Discards the gradients of all parameters, and makes the other ranks raise too."""
-        with self._lock:
+        with critical.section, self._lock:
             target, self._target = self._target, None
             if target is not None:  # None: all is averaged here, but the other ranks must fail too
                 discard_gradients(self._reducer.parameters, (target, *self._earlier))
@@ -630,7 +630,7 @@ class Reduction(PassEnd):
 
     def _take(self, bucket: Bucket, views: list[Array]) -> None:
         used = np.flatnonzero(to_host(views[-1]))
-        with self._lock:
+        with critical.section, self._lock:
             self._averaged |= {bucket.members[k]: views[k] for k in used}
         self._finish_one()
 
@@ -647,7 +647,7 @@ class Reduction(PassEnd):
                 f"{own.shape} and dtype {own.dtype}, not {what}"
             )
         views = views_of(found, [parameter.shape for parameter in given.parameters])
-        with self._lock:
+        with critical.section, self._lock:
             self._averaged |= dict(zip(bucket.members, views, strict=True))
         self._finish_one()
 
@@ -658,7 +658,7 @@ class Reduction(PassEnd):
     def _take_rows(self, i: int, rows: list[Array], values: list[Array]) -> None:
         mean = mean_of_rows(rows, values, self._reducer.parameters[i].shape)
         if mean is not None:
-            with self._lock:
+            with critical.section, self._lock:
                 self._averaged[i] = mean
         self._finish_one()
 
@@ -677,7 +677,7 @@ class Reduction(PassEnd):
 
     def _finish_one(self) -> None:
         """Counts an operation; after the last one, replaces all gradients and ends the pass."""
-        with self._lock:
+        with critical.section, self._lock:
             self._unfinished -= 1
             last = self._unfinished == 1 and self._target is not None
         if last and self._reducer.hook is not None:
@@ -685,7 +685,7 @@ class Reduction(PassEnd):
             # replaces gradients before each one has said that all its hooks are done.
             self._gather(np.zeros(0, np.uint8), "hooks are done", lambda _: self._finish_one())
             return
-        with self._lock:
+        with critical.section, self._lock:
             if self._unfinished or self._target is None:
                 return
             target, self._target = self._target, None

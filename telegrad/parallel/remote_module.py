@@ -16,7 +16,7 @@ from telegrad.autograd import Tensor
 from telegrad.errors import UnknownWorkerError
 from telegrad.nn import Module, Parameter
 from telegrad.rpc import Future, RRef, expose, register_type, remote, rpc_sync
-from telegrad.rpc.seams import AgentCore, reference_of, refuse_on_loop, seconds, use_agent
+from telegrad.rpc.seams import AgentCore, reference_of, refuse_to_block, seconds, use_agent
 from telegrad.types import Array, Shape, WorkerInfo
 
 # -- references to the parameters of a module, made at its owner ---------------------------------
@@ -141,7 +141,7 @@ class RemoteModule(Module):
                 "function that makes one write RemoteModule.from_rref(rpc.remote(to, func, args))"
             )
         _refuse_device(to)
-        refuse_on_loop("RemoteModule(...)", "write `await rpc.to_thread(RemoteModule, ...)`")
+        refuse_to_block("RemoteModule(...)", "write `await rpc.to_thread(RemoteModule, ...)`")
         rref = remote(to, module_class, args, kwargs, timeout)
         self._hold(rref, timeout, training=_adjust(rref, timeout))
 
@@ -163,7 +163,7 @@ class RemoteModule(Module):
                 f"from_rref takes an RRef of a Module, not {type(module_rref).__name__}; for a "
                 "module of this process write rpc.RRef(module)"
             )
-        refuse_on_loop("from_rref()", "write `await rpc.to_thread(RemoteModule.from_rref, rref)`")
+        refuse_to_block("from_rref()", "write `await rpc.to_thread(RemoteModule.from_rref, rref)`")
         return cls._of(module_rref, timeout, training=_adjust(module_rref, timeout))
 
     def __reduce__(self) -> Any:
@@ -183,7 +183,7 @@ class RemoteModule(Module):
             CallTimeoutError: The value was not there in time.
             Exception: Any error that `forward` raised.
         """
-        refuse_on_loop("RemoteModule.forward()", "write `await module.forward_async(...)`")
+        refuse_to_block("RemoteModule.forward()", "write `await module.forward_async(...)`")
         return self.forward_async(*args, **kwargs).wait()
 
     def forward_async(self, *args: Any, **kwargs: Any) -> Future[Any]:

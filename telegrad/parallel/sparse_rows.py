@@ -18,7 +18,7 @@ import numpy as np
 from telegrad.arrays import namespace, to_host
 from telegrad.autograd import RowSparse, is_row_sparse
 from telegrad.collectives import ProcessGroup, all_gather_single, coalesced
-from telegrad.rpc.seams import refuse_on_loop
+from telegrad.rpc.seams import refuse_to_block
 from telegrad.types import Array, Shape
 
 
@@ -64,7 +64,7 @@ def all_reduce_rows(
         ...     cluster.run(step)
         [([0, 1, 7], [[2.0], [2.0], [2.0]]), ([0, 1, 7], [[2.0], [2.0], [2.0]])]
     """
-    refuse_on_loop(
+    refuse_to_block(
         "all_reduce_rows()",
         "in an async def function write `await rpc.to_thread(all_reduce_rows, ...)`",
     )

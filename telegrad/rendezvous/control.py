@@ -8,7 +8,6 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import itertools
-import logging
 import math
 import secrets
 import threading
@@ -17,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, TypeAlias, final
 
+from telegrad.critical import critical
 from telegrad.errors import (
     AuthenticationError,
     DecodeError,
@@ -37,7 +37,8 @@ from telegrad.transport import (
     Identity,
     Receiver,
     Transport,
-    refuse_on_loop,
+    get_logger,
+    refuse_to_block,
 )
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, escaped, read_body, write_body
@@ -194,7 +195,7 @@ class Reminder:
 
 # -- the line ------------------------------------------------------------------------------------
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 LOST_AFTER = 10.0
 CLOSE_TIMEOUT = 2.0
@@ -329,7 +330,7 @@ class ControlLine(Receiver):
             RendezvousError: The peer belongs to another job, or is not called `coordinator`: where
                 workers have certificates, only that name proves that it is the coordinator.
         """
-        refuse_on_loop("joining a job", "write `await rpc.to_thread(...)`")
+        refuse_to_block("joining a job", "write `await rpc.to_thread(...)`")
         try:
             coordinator = self._exchange.introduce(
                 endpoint, timeout=min(timeout, threading.TIMEOUT_MAX), name=COORDINATOR_NAME
@@ -339,7 +340,7 @@ class ControlLine(Receiver):
                     f"worker {coordinator.name!r} of this job answers at {endpoint} and not its "
                     "coordinator; check the address"
                 )
-            with self._lock:
+            with critical.section, self._lock:
                 loss = self._early_losses.get(coordinator)
                 if loss is None:
                     self._coordinator = coordinator
@@ -396,7 +397,7 @@ class ControlLine(Receiver):
             RendezvousError: The line is closed, or the coordinator is lost.
             EvictedError: The coordinator has given up this worker.
         """
-        refuse_on_loop(kind, "write `await rpc.to_thread(...)`")
+        refuse_to_block(kind, "write `await rpc.to_thread(...)`")
         check_timeout(timeout)
         call = next(self._calls)
         reply = self._post(call, kind, body, timeout)
@@ -408,14 +409,14 @@ class ControlLine(Receiver):
             return reply.result(ANSWER_TIMEOUT)
         finally:
             if not reply.done():
-                with self._lock:
+                with critical.section, self._lock:
                     self._pending.pop(call, None)
                 if forget:
                     self.tell(STORE_FORGET, {"call": call})
 
     def tell(self, kind: str, body: object = None) -> None:
         """Posts a message that has no reply; dropped if there is no coordinator to send it to."""
-        with self._lock:
+        with critical.section, self._lock:
             coordinator = self._coordinator
         if coordinator is None or self._lost is not None or self.closed.is_set():
             return
@@ -432,7 +433,7 @@ class ControlLine(Receiver):
 
     def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Takes a reply or a message; called on the loop by the Exchange."""
-        with self._lock:
+        with critical.section, self._lock:
             known = peer == self._coordinator
         if not known:
             logger.warning("%r is not the coordinator; its message is ignored", peer.name)
@@ -442,7 +443,7 @@ class ControlLine(Receiver):
             if not envelope.reply:
                 self._on_message(envelope.kind, body)
                 return
-            with self._lock:
+            with critical.section, self._lock:
                 reply = self._pending.pop(envelope.call, None)
             if reply is None:
                 return
@@ -455,7 +456,7 @@ class ControlLine(Receiver):
 
     def on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
         """Fails what is pending; called on the loop by the Exchange."""
-        with self._lock:
+        with critical.section, self._lock:
             if self._coordinator is None:
                 self._early_losses[peer] = error
             if self.closed.is_set() or self._coordinator != peer:
@@ -482,7 +483,7 @@ class ControlLine(Receiver):
 
     def _post(self, call: int, kind: str, body: object, time_left: float) -> Future[object]:
         reply = Future[object]()
-        with self._lock:
+        with critical.section, self._lock:
             coordinator = self._usable()
             self._pending[call] = reply
         envelope = write_body(kind, body)
@@ -495,7 +496,7 @@ class ControlLine(Receiver):
         return reply
 
     def _fail_all(self, error: Exception) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             waiting = list(self._pending.values())
             self._pending.clear()
         for reply in waiting:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, final
 
+from telegrad.critical import critical
 from telegrad.errors import (
     AuthenticationError,
     RendezvousError,
@@ -49,6 +49,7 @@ from telegrad.transport import (
     Identity,
     Receiver,
     Transport,
+    get_logger,
 )
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, escaped, read_body, write_body
@@ -56,7 +57,7 @@ from telegrad.wire import Envelope, escaped, read_body, write_body
 T = TypeVar("T", int, str)
 _KINDS = {int: "an int", str: "a str"}
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CLOSE_TIMEOUT = 10.0
 CLOSED = "the coordinator was closed"
@@ -190,12 +191,12 @@ class Coordinator(Receiver):
     @property
     def members(self) -> tuple[Member, ...]:
         """The living members, by rank."""
-        with self._lock:
+        with critical.section, self._lock:
             return self._membership.members
 
     def statistics(self) -> CoordinatorStatistics:
         """Returns the present counts."""
-        with self._lock:
+        with critical.section, self._lock:
             return CoordinatorStatistics(
                 members=len(self._membership.members),
                 joining=len(self._calls[messages.JOIN]),
@@ -210,7 +211,7 @@ class Coordinator(Receiver):
 
         Workers that wait for this rank to join are refused.
         """
-        with self._lock:
+        with critical.section, self._lock:
             self._send(self._membership.ended(rank, how))
 
     def close(self, timeout: float = CLOSE_TIMEOUT, reason: str = CLOSED) -> None:
@@ -241,7 +242,7 @@ class Coordinator(Receiver):
 
         Called on the loop by the Exchange.
         """
-        with self._lock:
+        with critical.section, self._lock:
             self._forget_calls(peer)
             reason = error.reason or str(error)
             if error.fenced:
@@ -255,12 +256,12 @@ class Coordinator(Receiver):
 
     def _on_refused(self, claimed: WorkerInfo, words: str) -> None:
         """Remembers a worker that failed to authenticate, for the message of a timeout."""
-        with self._lock:
+        with critical.section, self._lock:
             self._send(self._membership.note(claimed.rank, f"refused by the coordinator: {words}"))
 
     def _on_change(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         kind, call = envelope.kind, envelope.call
-        with self._lock:
+        with critical.section, self._lock:
             outgoing = self._changes[kind](peer, body)
             waiting = self._calls.get(messages.JOIN if kind == messages.RESERVE else kind)
             if waiting is not None:

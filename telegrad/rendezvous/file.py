@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, final
 
+from telegrad.critical import critical
 from telegrad.errors import RendezvousError, RendezvousTimeoutError
 from telegrad.rendezvous.endpoint_source import EndpointSource, Published
 from telegrad.rendezvous.store import (
@@ -39,7 +40,7 @@ from telegrad.rendezvous.store import (
     missing_in,
     serve_request,
 )
-from telegrad.transport import fault_of_file, refuse_on_loop
+from telegrad.transport import fault_of_file, refuse_to_block
 
 MAGIC = b"telegrad store 1\n"
 BEGINNING_BYTES = len(MAGIC) + 16
@@ -91,7 +92,7 @@ class _Log(StoreTable):
                     self._read(descriptor)
                 finally:
                     os.close(descriptor)
-        with self._lock:
+        with critical.section, self._lock:
             yield
 
     @contextlib.contextmanager
@@ -163,7 +164,7 @@ class _Log(StoreTable):
 
     def _read(self, descriptor: int) -> int:
         """Takes over the whole records that follow; returns the position behind them."""
-        with self._lock:
+        with critical.section, self._lock:
             size = os.fstat(descriptor).st_size
             beginning = os.pread(descriptor, min(BEGINNING_BYTES, size), 0)
             if beginning != self._beginning or size < self._position:
@@ -225,7 +226,7 @@ class _Log(StoreTable):
             self._read(descriptor)
 
     def _forget(self) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             self._clear()
             self._beginning, self._position = b"", 0
 
@@ -234,7 +235,7 @@ class _Log(StoreTable):
         self.queues.clear()
 
     def _check_usable(self) -> None:
-        refuse_on_loop("a FileStore", "write `await rpc.to_thread(...)`")
+        refuse_to_block("a FileStore", "write `await rpc.to_thread(...)`")
         if self.closed.is_set():
             raise closed_error("the store")
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,7 +35,13 @@ from telegrad.rendezvous.job_address import (
 )
 from telegrad.rendezvous.multicast import MulticastGroup, check_group
 from telegrad.rendezvous.slurm import read_slurm
-from telegrad.transport import HIGHEST_PORT, address_of, is_loopback_address, own_loopback
+from telegrad.transport import (
+    HIGHEST_PORT,
+    address_of,
+    get_logger,
+    is_loopback_address,
+    own_loopback,
+)
 
 _ALONE = ((None, 1), (0, 1))  # rank and world size that mean a job of one
 KNOWN = "'env://', 'tcp://host:port', 'file:///path', 'multicast://group:port' or 'slurm://'"
@@ -345,7 +350,7 @@ def _split(url: str, shown: str = "tcp://10.0.0.1:29500") -> tuple[str, int, dic
 
 # -- encryption of the line to the coordinator, which the address of a job does not state --------
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def secured(address: JobAddress, *, mutual: bool, insecure: bool) -> JobAddress:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import logging
 import os
 import socket
 import textwrap
@@ -50,7 +49,7 @@ from telegrad.rendezvous.listening import address_words, loopback_words
 from telegrad.rendezvous.membership import Member, StartWhen, check_name
 from telegrad.rendezvous.multicast import MulticastSource
 from telegrad.rendezvous.store import check_timeout
-from telegrad.transport import ConnectionLimits, GuestList, Transport, refuse_on_loop
+from telegrad.transport import ConnectionLimits, GuestList, Transport, get_logger, refuse_to_block
 from telegrad.types import WorkerInfo
 
 # -- cancelling a join that still waits, from another thread -------------------------------------
@@ -115,7 +114,7 @@ class CallOff:
 
 # -- the join ------------------------------------------------------------------------------------
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Publish: TypeAlias = Callable[[WorkerInfo, int], Sequence[str]]
 Found: TypeAlias = Callable[[str], None]
@@ -189,7 +188,7 @@ def join_job(
             listen.
         OSError: The port to listen on is in use.
     """
-    refuse_on_loop("joining a job", "write `await rpc.to_thread(...)`")
+    refuse_to_block("joining a job", "write `await rpc.to_thread(...)`")
     if address.hosts_store and not listens:
         raise ValueError(
             "this worker hosts the coordinator, which all others dial, and so it has to listen; "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import textwrap
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, final
 
+from telegrad.critical import critical
 from telegrad.errors import (
     AuthenticationError,
     DecodeError,
@@ -27,7 +27,7 @@ from telegrad.rendezvous.endpoint_source import EndpointSource
 from telegrad.rendezvous.membership import Member, Roster, StartWhen
 from telegrad.rendezvous.store import Store, check_timeout
 from telegrad.rendezvous.tcp import TCPStore
-from telegrad.transport import GuestList, refuse_on_loop
+from telegrad.transport import GuestList, get_logger, refuse_to_block
 from telegrad.types import WorkerInfo
 
 # -- a worker cut off from its coordinator asks if it is still a member --------------------------
@@ -42,7 +42,7 @@ from telegrad.types import WorkerInfo
 #     answered: nobody can say           the coordinator itself was stopped or cut off. By this
 #                                        question, if not before, it learns that it is lost here
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0  # the longest delay until a worker knows, once the cut is healed
@@ -334,7 +334,7 @@ class MemberEvents:
     @property
     def members(self) -> tuple[Member, ...]:
         """The living members, by rank."""
-        with self._lock:
+        with critical.section, self._lock:
             return self._roster.members
 
     def begin(self, info: WorkerInfo, line: ControlLine) -> None:
@@ -350,7 +350,7 @@ class MemberEvents:
 
     def welcome(self, members: Sequence[Member]) -> tuple[Member, ...]:
         """Takes the first members; returns those that still live."""
-        with self._lock:
+        with critical.section, self._lock:
             for member in members:
                 self._roster.joined(member)
             self._welcomed = True
@@ -384,7 +384,7 @@ class MemberEvents:
         """Handles the loss of the coordinator."""
         if error.fenced and not isinstance(error, EvictedError):
             error = eviction(self._self, error)
-        with self._lock:
+        with critical.section, self._lock:
             self._loss = error
             welcomed = self._welcomed
         self._guests.close(
@@ -411,7 +411,7 @@ class MemberEvents:
         self._listener.on_coordinator_lost(told)
 
     def _on_progress(self, progress: JoinProgress) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             if self.progress is None or progress.version > self.progress.version:
                 self.progress = progress
         self.changed.set()
@@ -420,12 +420,12 @@ class MemberEvents:
         fields = body if isinstance(body, dict) else {}
         version, names = fields.get("version"), fields.get("names")
         if isinstance(version, int) and isinstance(names, list):
-            with self._lock:
+            with critical.section, self._lock:
                 if version > self._running_version:
                     self._running_version, self.running = version, tuple(map(str, names))
 
     def _on_joined(self, member: Member) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             new = self._roster.joined(member)
             news = new and self._welcomed
         if news:
@@ -437,7 +437,7 @@ class MemberEvents:
 
     def _on_lost(self, body: object) -> None:
         info, reason, left = messages.read_loss(body)
-        with self._lock:
+        with critical.section, self._lock:
             news = self._roster.lost(info) and self._welcomed
         self._guests.remove(info)
         if news:
@@ -446,7 +446,7 @@ class MemberEvents:
     def _on_given_up(self, body: object) -> None:
         by, words, _ = messages.read_loss(body)
         reason = f"it has given up this worker: {words}"
-        with self._lock:
+        with critical.section, self._lock:
             if not self._welcomed:
                 self._given_up.append((by, reason))
                 return
@@ -531,7 +531,7 @@ class JoinedJob:
             RendezvousTimeoutError: Some have not called it in time; `.missing` names them. This
                 worker is still a member, and may wait again or leave.
         """
-        refuse_on_loop("shutdown()", "write `await rpc.to_thread(...)`")
+        refuse_to_block("shutdown()", "write `await rpc.to_thread(...)`")
         check_timeout(timeout)
         try:
             self._line.ask(messages.SHUTDOWN, timeout=timeout, remind=self._say_who_runs)

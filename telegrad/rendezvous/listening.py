@@ -19,7 +19,6 @@ Nothing here runs on the loop, as names are looked up.
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from telegrad.transport import (
     Transport,
     address_of,
     can_read_directly,
+    get_logger,
     interfaces,
     is_everywhere,
     is_local,
@@ -50,7 +50,7 @@ from telegrad.transport import (
     split_host,
 )
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Make: TypeAlias = Callable[[str, int, str | None], GrpcTransport]
 

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
 
+from telegrad.critical import critical
 from telegrad.errors import RendezvousError
 from telegrad.rendezvous.store import (
     Store,
@@ -257,7 +258,7 @@ class MemoryStore(Store):
 
     def close(self) -> None:
         """Ends every wait of this handle with RendezvousError; idempotent."""
-        with self._table.lock:
+        with critical.section, self._table.lock:
             self._closed = True
             waits = self._table.take_waits(self)
         for wait in waits:
@@ -266,7 +267,7 @@ class MemoryStore(Store):
     @property
     def waiting(self) -> int:
         """For the library: the number of calls that wait, of all handles and clients."""
-        with self._table.lock:
+        with critical.section, self._table.lock:
             return self._table.waiting
 
     def post(
@@ -307,12 +308,12 @@ class MemoryStore(Store):
 
     def forget(self, owner: WorkerInfo, call: int) -> bool:
         """For the library: ends a client's wait; returns False if it has its answer already."""
-        with self._table.lock:
+        with critical.section, self._table.lock:
             return self._table.take_wait(owner, call)
 
     def lose(self, owner: WorkerInfo) -> None:
         """For the library: ends all waits of a client that has gone."""
-        with self._table.lock:
+        with critical.section, self._table.lock:
             self._table.take_waits(owner)
 
     def _serve(self, verb: str, request: Mapping[str, Any], timeout: float | None) -> object:
@@ -325,7 +326,7 @@ class MemoryStore(Store):
         except TimeoutError:
             pass
         finally:  # also after Ctrl-C
-            with self._table.lock:
+            with critical.section, self._table.lock:
                 if self._table.take_wait(self, reply):
                     missing = missing_in(self._table, verb, request)
         if missing:
@@ -339,7 +340,7 @@ class MemoryStore(Store):
         Raises:
             RendezvousError: This handle is closed.
         """
-        with self._table.lock:
+        with critical.section, self._table.lock:
             if self._closed:
                 raise closed_error("the store")
             yield self._table

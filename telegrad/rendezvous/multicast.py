@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import logging
 import re
 import secrets
 import select
@@ -31,9 +30,9 @@ from urllib.parse import urlsplit
 
 from telegrad.errors import RendezvousError
 from telegrad.rendezvous.endpoint_source import EndpointSource, Published
-from telegrad.transport import address_of, interfaces, is_number, route_to
+from telegrad.transport import address_of, get_logger, interfaces, is_number, route_to
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MAGIC: Final = "telegrad multicast 1"
 LONGEST: Final = 512  # bytes of a datagram; one fits into every network's packet

@@ -16,7 +16,6 @@ from typing import (
     overload,
 )
 
-from telegrad.errors import BlockingCallError
 from telegrad.rpc.agent.core import AgentCore, current_agent, find_agent
 from telegrad.rpc.agent.members import RpcStatistics
 from telegrad.rpc.call.failure import cut_own_frames
@@ -27,7 +26,7 @@ from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.future.unread import watched
 from telegrad.rpc.future.waits import comes_from, pool_thread
 from telegrad.rpc.rref.rref import RRef, create_rref
-from telegrad.transport import on_own_loop
+from telegrad.transport import barred, refuse_to_block
 from telegrad.types import WorkerInfo
 
 __all__ = [
@@ -293,11 +292,8 @@ def rpc_sync(
         ...     cluster.call(0, rpc.rpc_sync, "worker1", operator.add, (2, 3))
         5
     """
-    if on_own_loop():
-        raise BlockingCallError(
-            f"rpc_sync of {call_name(func)} would block a loop of telegrad's, nothing was sent; "
-            "write `await rpc.rpc_async(...)`"
-        )
+    if barred():
+        refuse_to_block(f"rpc_sync of {call_name(func)}", "write `await rpc.rpc_async(...)`")
     agent = current_agent()
     if retry == 0:
         future = call(agent, to, func, args, kwargs, timeout)

@@ -13,6 +13,7 @@ import threading
 from functools import partial
 from typing import Any, final
 
+from telegrad.critical import critical
 from telegrad.errors import (
     CallTimeoutError,
     DecodeError,
@@ -28,7 +29,7 @@ from telegrad.rpc.limits import seconds
 from telegrad.rpc.rref.rref import RRef, reference_of, rref_of
 from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.rpc.rref.value import Arrival
-from telegrad.transport import refuse_on_loop
+from telegrad.transport import refuse_in_section, refuse_to_block
 from telegrad.types import WorkerInfo
 
 LOOKUP = "rpc.lookup"
@@ -67,6 +68,7 @@ def publish(name: str, obj: object) -> None:
         ...     rpc.lookup("server", "weights").to_here()
         [1.0, 2.0]
     """
+    refuse_in_section("rpc.publish")
     current_agent().attachments[_Published].add(_checked(name), obj)
 
 
@@ -87,6 +89,7 @@ def unpublish(name: str) -> None:
         ...     rpc.unpublish("weights")
         ...     rpc.publish("weights", [3.0, 4.0])  # the name is free again
     """
+    refuse_in_section("rpc.unpublish")
     current_agent().attachments[_Published].remove(_checked(name))
 
 
@@ -116,7 +119,7 @@ def lookup(to: str | int | WorkerInfo, name: str, timeout: float | None = None) 
         ...     cluster.call(0, lambda: rpc.lookup("worker1", "weights").to_here())
         [1.0, 2.0]
     """
-    refuse_on_loop(f"lookup of {name!r}", "write `await rpc.to_thread(rpc.lookup, to, name)`")
+    refuse_to_block(f"lookup of {name!r}", "write `await rpc.to_thread(rpc.lookup, to, name)`")
     agent = current_agent()
     limit = seconds(timeout, agent.options.timeout)
     label, payload = f"rpc.lookup of {name!r}", {"name": _checked(name), "within": limit}
@@ -169,7 +172,7 @@ class _Published:
 
     def add(self, name: str, value: object) -> None:
         rref = self._rref(value, name)
-        with self._names_lock:
+        with critical.section, self._names_lock:
             taken = self._rrefs.setdefault(name, rref) is not rref
             waiting = [each for each, wanted in self._waiting.items() if wanted == name]
             for future in waiting:
@@ -184,7 +187,7 @@ class _Published:
             future.try_set_result(rref)
 
     def remove(self, name: str) -> None:
-        with self._names_lock:
+        with critical.section, self._names_lock:
             removed = self._rrefs.pop(name, None)
             names = sorted(self._rrefs)
         if removed is None:
@@ -205,7 +208,7 @@ class _Published:
 
     def close(self) -> None:
         """Forgets all objects, as the agent is gone."""
-        with self._names_lock:
+        with critical.section, self._names_lock:
             self._rrefs.clear()
             self._waiting.clear()
 
@@ -213,7 +216,7 @@ class _Published:
         future: Future[Any] = new_future(
             self._agent.pool.submit, f"what will be published as {name!r}"
         )
-        with self._names_lock:
+        with critical.section, self._names_lock:
             rref = self._rrefs.get(name)
             if rref is None:
                 self._waiting[future] = name
@@ -232,13 +235,13 @@ class _Published:
     def _tell_names(self, future: Future[Any]) -> None:
         """Ends a lookup at its timeout with the names that are published; on the loop."""
         self._forget(future)
-        with self._names_lock:
+        with critical.section, self._names_lock:
             names = sorted(self._rrefs)[:MOST_NAMES]
         future.try_set_result(names)
 
     def _forget(self, future: Future[Any]) -> None:
         """Removes a lookup whose caller waits no longer."""
-        with self._names_lock:
+        with critical.section, self._names_lock:
             self._waiting.pop(future, None)
 
     def _rref(self, value: object, name: str) -> RRef[Any]:

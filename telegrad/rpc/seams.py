@@ -51,7 +51,17 @@ from telegrad.rpc.rref.calls import RRefCalls
 from telegrad.rpc.rref.rref import reference_of
 from telegrad.rpc.rref.serving import RRefServing
 from telegrad.rpc.tick import Tick
-from telegrad.transport import Shield, Spin, Stay, longest_spin, on_own_loop, refuse_on_loop
+from telegrad.transport import (
+    Shield,
+    Spin,
+    Stay,
+    barred,
+    longest_spin,
+    on_own_loop,
+    put_off,
+    refuse_in_section,
+    refuse_to_block,
+)
 
 __all__ = [
     "CALL",
@@ -95,6 +105,7 @@ __all__ = [
     "admit_call",
     "agent_of",
     "attach_parts",
+    "barred",
     "call",
     "call_off_joins",
     "clear_process_agent",
@@ -115,11 +126,13 @@ __all__ = [
     "on_own_loop",
     "process_agent",
     "project_function",
+    "put_off",
     "rebuild_failure",
     "record_refusal",
     "reference_of",
-    "refuse_on_loop",
+    "refuse_in_section",
     "refuse_second",
+    "refuse_to_block",
     "seconds",
     "set_process_agent",
     "use_agent",

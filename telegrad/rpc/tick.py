@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import final
 
+from telegrad.critical import critical
+
 
 @final
 class Tick:
@@ -48,7 +50,7 @@ class Tick:
         """Goes on ticking; call it after whatever is to be done was entered."""
         if self._ticking:
             return
-        with self._lock:
+        with critical.section, self._lock:
             start, self._ticking = not self._ticking, True
         if start:
             self._after(self._seconds, self._tick)

@@ -37,11 +37,15 @@ from telegrad.transport.io.pump import WaitGate
 from telegrad.transport.io.socket_reader import SocketReader, Stay
 from telegrad.transport.io.spin import LONGEST_SLEEP, Shield, Spin, longest_spin
 from telegrad.transport.limits import ConnectionLimits
+from telegrad.transport.log import get_logger
 from telegrad.transport.loop import (
     LoopThread,
+    barred,
     hands_over,
     on_own_loop,
-    refuse_on_loop,
+    put_off,
+    refuse_in_section,
+    refuse_to_block,
     shared_loop_thread,
 )
 from telegrad.transport.security.audit import CALL_REFUSED, Audit
@@ -112,6 +116,7 @@ __all__ = [
     "WaitGate",
     "WrappedCarrier",
     "address_of",
+    "barred",
     "can_read_directly",
     "dial_peers",
     "escaped",
@@ -119,6 +124,7 @@ __all__ = [
     "find_local",
     "find_tls",
     "find_token",
+    "get_logger",
     "hands_over",
     "interfaces",
     "is_everywhere",
@@ -136,10 +142,12 @@ __all__ = [
     "on_own_loop",
     "own_endpoints",
     "own_loopback",
+    "put_off",
     "read_certificate",
     "read_host_id",
     "read_token_file",
-    "refuse_on_loop",
+    "refuse_in_section",
+    "refuse_to_block",
     "route_to",
     "self_signed_tls",
     "set_grpc_environment",

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import math
 import os
 import selectors
 import threading
@@ -23,7 +24,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, TypeVar, TypeVarTuple, final
 
+from telegrad.critical import INTERRUPTING, critical, in_section, interrupts
 from telegrad.errors import BlockingCallError
+from telegrad.transport.background import BackgroundThread
 
 try:
     from uvloop import new_event_loop
@@ -38,6 +41,9 @@ Ts = TypeVarTuple("Ts")
 # The longest wait of the last release for the thread's end; cancelled tasks take milliseconds.
 STOP_SECONDS = 5.0
 LONGEST_SLEEP = 3600.0  # of a loop without a timer
+# Records that wait for slow handlers: about 1 KB each.
+MOST_RECORDS = 10_000
+FLUSH_SECONDS = 0.5  # for which the end of the loop waits for handlers of log records
 
 
 class Looks(Protocol):
@@ -136,16 +142,42 @@ def on_own_loop() -> bool:
     return isinstance(threading.current_thread(), _OwnLoopThread)
 
 
-def refuse_on_loop(what: str, instead: str) -> None:
-    """For the library: raises BlockingCallError on a loop of telegrad's; nothing was sent then.
+def barred() -> bool:
+    """For the library: returns True if the calling code must not block this thread."""
+    if critical.section._is_owned() or critical.role._is_owned():
+        return True
+    return _get_running_loop() is not None and on_own_loop()  # each call asks: quick where it may
+
+
+def refuse_to_block(what: str, instead: str) -> None:
+    """For the library: raises BlockingCallError where a verb must not block; nothing was sent then.
+
+    That is on a loop of telegrad's, and in code that interrupts telegrad: see `critical`.
 
     Args:
         what: The subject of the message: the call that would block.
-        instead: The end of the message: what to do.
+        instead: The end of the message: what to do on a loop.
     """
+    if interrupts():
+        raise BlockingCallError(
+            f"{what} would wait, with no end, in {INTERRUPTING}, nothing was sent; write "
+            "rpc.rpc_async, which returns at once, or let another thread call"
+        )
     if on_own_loop():
         raise BlockingCallError(
             f"{what} would block a loop of telegrad's, nothing was sent; {instead}"
+        )
+
+
+def refuse_in_section(what: str) -> None:
+    """For the library: raises BlockingCallError for a thing that can be neither done nor put off.
+
+    Args:
+        what: The subject of the message: what would wait for a lock that this thread may hold.
+    """
+    if in_section():
+        raise BlockingCallError(
+            f"{what} would wait, with no end, in {INTERRUPTING}; let another thread call"
         )
 
 
@@ -188,6 +220,7 @@ class LoopThread:
         self.looks: Looks | None = None
         self._name = name
         self._keep_loop = keep_loop
+        self._begin_background()
         self._users_lock = threading.Lock()  # guards all below
         self._kept: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
         self._users = 0
@@ -196,12 +229,18 @@ class LoopThread:
         self._thread: _OwnLoopThread | None = None
         self._ident: int | None = None  # of that thread, once it runs
 
+    def _begin_background(self) -> None:
+        start, failed = self.call_soon, _log_failure
+        self._late = BackgroundThread(f"{self._name}-late", start, failed, math.inf)
+        self._records = BackgroundThread(f"{self._name}-log", start, failed, MOST_RECORDS)
+
     def acquire(self) -> LoopThread:
         """Counts one more user; starts the thread for the first. Returns itself."""
-        with self._users_lock:
+        with critical.section, self._users_lock:
             if self._process != os.getpid():  # after fork() the thread is the parent's alone
                 self._users, self._process, self._loop, self._thread = 0, os.getpid(), None, None
                 self._kept = self._ident = None
+                self._begin_background()
             if self._users == 0:
                 self._start()
             self._users += 1
@@ -212,7 +251,7 @@ class LoopThread:
 
         Tasks that still run on the loop are cancelled. Called on the loop itself, it does not wait.
         """
-        with self._users_lock:
+        with critical.section, self._users_lock:
             if self._process != os.getpid() or self._users == 0:
                 return
             self._users -= 1
@@ -220,6 +259,8 @@ class LoopThread:
                 return
             thread = self._thread
             self._loop = self._thread = self._ident = None
+        self._late.flush(STOP_SECONDS)
+        self._records.flush(FLUSH_SECONDS)
         thread.stop()
         if thread is not threading.current_thread():
             thread.join(STOP_SECONDS)
@@ -265,6 +306,27 @@ class LoopThread:
         """Runs a function that may block in another thread; called on the loop."""
         return self.loop.run_in_executor(None, function, *args)
 
+    def put_off(self, function: Callable[[], object]) -> None:
+        """Runs a function in another thread, in order, in a copy of this Context; never blocks.
+
+        For code that must not do it here, as it has interrupted a critical section.
+        """
+        if self._loop is None:
+            function()
+        else:
+            self._late.put(partial(contextvars.copy_context().run, function))
+
+    def log(self, handle: Callable[[], object]) -> None:
+        """Runs a function that hands over a log record, in another thread, in order."""
+        if self._loop is None:
+            handle()
+        else:
+            self._records.put(handle)
+
+    def dropped_records(self) -> int:
+        """Returns the number of log records that were dropped since the last call of this."""
+        return self._records.count_dropped()
+
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Runs a coroutine on the loop and blocks until it is done.
 
@@ -276,11 +338,11 @@ class LoopThread:
             BlockingCallError: The caller is on one of telegrad's loops.
             TimeoutError: The coroutine took longer.
         """
-        if on_own_loop():
+        if in_section() or on_own_loop():
             coroutine.close()
-            raise BlockingCallError(
-                "a blocking function was called on an event loop of telegrad; await its "
-                "asynchronous counterpart, or call it through rpc.to_thread"
+            refuse_to_block(
+                "a blocking function of telegrad's",
+                "await its asynchronous counterpart, or call it through rpc.to_thread",
             )
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
@@ -316,9 +378,18 @@ class LoopThread:
         return None if last.is_alive() else loop
 
 
+def _log_failure(error: BaseException) -> None:
+    _logger.error("work that was put off failed", exc_info=error)
+
+
 _shared = LoopThread(keep_loop=True)
 
 
 def shared_loop_thread() -> LoopThread:
     """Returns the loop thread that all agents of this process share for their sockets."""
     return _shared
+
+
+def put_off(function: Callable[[], object]) -> None:
+    """For the library: runs a function in another thread; see `LoopThread.put_off`."""
+    _shared.put_off(function)

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, final
 import numpy as np
 
 from telegrad.arrays import SharedMemory, SharedPlace, shared_below
+from telegrad.critical import critical
 from telegrad.errors import DecodeError
 from telegrad.wire.envelope import Buffer, Envelope
 from telegrad.wire.lending import LENT_BYTES
@@ -166,7 +167,7 @@ class Blocks:
         """
         if size < LEAST_BLOCK_BYTES or size > KEPT_BYTES:
             return None
-        with self._lock:
+        with critical.section, self._lock:
             kept = self._kept
             free = [i for i in range(len(kept)) if getrefcount(kept[i]) == _FREE]
             fitting = [i for i in free if kept[i].nbytes == size]
@@ -192,7 +193,7 @@ class Blocks:
 
     def drop(self) -> None:
         """Returns the memory of all blocks to the system, as soon as nothing refers to them."""
-        with self._lock:
+        with critical.section, self._lock:
             self._kept.clear()
 
 

@@ -273,6 +273,7 @@ EVENTS = st.lists(
                 "hold",
                 "hold ends",
                 "tick",
+                "taken away",
                 "await",
                 "await ends",
                 "idle",
@@ -308,6 +309,10 @@ def test_the_best_of_those_that_are_there_has_the_role(events: list[tuple[str, i
             away = False
         elif event == "tick":
             role.shared = shared = 0
+        elif event == "taken away":
+            idle = 0 if role.holder is Holder.IDLE else idle
+            role.take_away()
+            waiter, depth, away = (0, 0, False) if depth or away else (waiter, depth, away)
         elif event == "await":
             role.await_begins(number)
             loops = [each for each in loops if each != number] + [number]

@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -22,6 +22,7 @@ from telegrad.transport.io import socket_reader as reader_module
 from telegrad.transport.io.burst import BURSTS
 from telegrad.transport.io.loop_watch import MOST_REQUESTS
 from telegrad.transport.io.socket_reader import SocketReader, Stay
+from telegrad.transport.io.spin import Spin
 from tests.transport.test_socket_pump import Gate
 from tests.transport.workers import SECONDS, run_on, settled
 
@@ -139,6 +140,34 @@ def test_a_thread_that_waits_takes_the_role_from_an_idle_one(world: World) -> No
     assert world.next() == (b"b", "idle")
     idle.open()
     assert ended(threads[0])
+
+
+@pytest.mark.parametrize("kind", ["waiting", "idle"])
+def test_a_tick_takes_the_role_from_a_thread_that_does_not_come_to_read(
+    world: World, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler or finaliser has interrupted its poll, and waits for a reply that comes here."""
+    stuck, goes_on = threading.Event(), threading.Event()
+    poll = Spin.poll
+
+    def interrupted(spin: Spin, *args: Any) -> Any:
+        if threading.current_thread().name == kind and not stuck.is_set():
+            stuck.set()
+            goes_on.wait(SECONDS)
+        return poll(spin, *args)
+
+    monkeypatch.setattr(Spin, "poll", interrupted)
+    thread = world.begin(kind)
+    assert stuck.wait(SECONDS)
+    world.send(0, b"a")
+    for _ in range(2):
+        world.on_loop(world.reader.tick)
+    assert world.next() == (b"a", LOOP)
+    goes_on.set()
+    world.gate.open()
+    assert ended(thread)
+    world.send(1, b"b")
+    assert world.next() == (b"b", LOOP)
 
 
 @pytest.mark.parametrize("kind", ["waiting", "idle"])

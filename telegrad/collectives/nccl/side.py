@@ -44,6 +44,7 @@ from telegrad.collectives.nccl.device import OnDevice
 from telegrad.collectives.nccl.one_gpu import Meet, OneGpu, OneGpuBackend
 from telegrad.collectives.operation import Call, Group, Operation
 from telegrad.collectives.shared_memory.room import PartMeeting
+from telegrad.critical import critical
 from telegrad.errors import CallTimeoutError, InvalidUseError
 from telegrad.types import Array
 
@@ -177,7 +178,7 @@ class NcclSide:
         assert isinstance(link, Operation)
         assert call.channel is not None
         sender = await link.sender() if call.channel[0] == ANY else call.channel[0]
-        with self._lock:
+        with critical.section, self._lock:
             pair = sender, call.channel[1]
             side = self._pairs.setdefault(pair, NcclSide(self._group, pair))
         found, number = await self._agree(link, pair, said, side._order)
@@ -209,7 +210,7 @@ class NcclSide:
         return found, number
 
     def _identity(self, number: int) -> bytes:
-        with self._lock:
+        with critical.section, self._lock:
             if self._identities is None:
                 has = WITH_NCCL if has_nccl() else WITHOUT_NCCL
                 self._identities = [each.encode() + has for each in gpu_identities()]
@@ -281,7 +282,7 @@ class NcclSide:
         self, on_device: OnDevice[T], place: Moment, found: Sequence[bytes], operation: Operation[T]
     ) -> T:
         running = _Running(operation, time.monotonic() + operation.seconds_left)
-        with self._lock:
+        with critical.section, self._lock:
             while self._running and self._running[0].done:
                 self._running.popleft()
             self._running.append(running)
@@ -300,7 +301,7 @@ class NcclSide:
         self, operation: Operation[Any], key: tuple[bytes, ...], number: int
     ) -> Communicator:
         """Returns the communicator of some GPUs; the first time, all ranks make it."""
-        with self._lock:
+        with critical.section, self._lock:
             known = self._communicators.get(key)
         if known is not None:
             return known
@@ -326,7 +327,7 @@ class NcclSide:
                 found = Communicator(len(ranks), flat.tobytes(), rank, number)
             except Exception as error:  # at the top of a thread
                 found = error
-            with self._lock:
+            with critical.section, self._lock:
                 late = self._over
                 if isinstance(found, Communicator) and not late:
                     self._communicators[key] = found
@@ -350,10 +351,10 @@ class NcclSide:
         assert operation.enqueued is not None
         operation.enqueued.wait()
         channel = operation.slot.id.channel
-        with self._lock:
+        with critical.section, self._lock:
             side = self if channel is None else self._pairs[channel[0], channel[1]]
         if side._over:
-            with self._group.state_lock:
+            with critical.section, self._group.state_lock:
                 # The group does not tell an operation that has run its algorithm.
                 failure = operation.failure or self._group.failure_of(operation.slot.id)
                 check_alive(failure, operation)
@@ -366,7 +367,7 @@ class NcclSide:
             self._one_gpu.close()
         else:  # earlier operations may still need it
             self._one_gpu.release()
-        with self._lock:
+        with critical.section, self._lock:
             self._since = since
             idle = not (self._running or self._communicators)
             self._over = self._over or (idle and since == 0)
@@ -387,19 +388,19 @@ class NcclSide:
             each._one_gpu.release()
 
     def _of_messages(self, other: int | None = None) -> list[NcclSide]:
-        with self._lock:
+        with critical.section, self._lock:
             return [x for pair, x in self._pairs.items() if other is None or other in pair]
 
     def close(self) -> None:
         """Waits for the kernels that run, and frees the communicators."""
         for side in self._of_messages():
             side.close()
-        with self._lock:
+        with critical.section, self._lock:
             moments = [each.moment for each in self._running if each.moment is not None]
         for moment in moments:
             moment.wait()
         self._one_gpu.close()
-        with self._lock:
+        with critical.section, self._lock:
             self._over = True
             communicators = list(self._communicators.values())
             self._communicators.clear()
@@ -411,7 +412,7 @@ class NcclSide:
 
         Operations run in turn: if one that is over has a kernel, all earlier ones have theirs.
         """
-        with self._lock:
+        with critical.section, self._lock:
             since = self._since
             if since is None:
                 return
@@ -426,7 +427,7 @@ class NcclSide:
             each.abort()
 
     def _watch(self) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             if self._watched:
                 return
             self._watched = True
@@ -434,7 +435,7 @@ class NcclSide:
 
     def _look(self) -> None:
         """Ends the group if a kernel has failed or is overdue."""
-        with self._lock:
+        with critical.section, self._lock:
             self._watched = False
             self._running = deque(each for each in self._running if not each.done)
             running = list(self._running)

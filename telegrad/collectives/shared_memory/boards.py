@@ -31,6 +31,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from telegrad.collectives.messages import Signature
+from telegrad.critical import critical
 from telegrad.types import Array
 from telegrad.wire import Buffer
 
@@ -170,5 +171,5 @@ class Boards:
 
     def _order(self) -> None:
         """Makes earlier writes seen before later reads: taking a lock is a fence."""
-        with self._fence:
+        with critical.section, self._fence:
             pass

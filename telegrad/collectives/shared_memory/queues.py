@@ -22,6 +22,7 @@ from typing import TypeVar, final
 from telegrad.collectives.link import Steps
 from telegrad.collectives.messages import ANY
 from telegrad.collectives.shared_memory.boards import LISTENS, Board
+from telegrad.critical import critical
 from telegrad.errors import DecodeError
 from telegrad.rpc.seams import Spin
 
@@ -119,7 +120,7 @@ class Queues:
         own, others = boards[place], [(i, r) for i, r in enumerate(ranks) if i != place]
         to = {r: (Queue(own.queue(i, QUEUE_BYTES)), boards[i].words) for i, r in others}
         sources = {r: Queue(boards[i].queue(place, QUEUE_BYTES)) for i, r in others}
-        with self._lock:
+        with critical.section, self._lock:
             self._to, self._from = to, sources  # other threads may look at the old ones
             self._own = own.words
             self._own[LISTENS] = self._listeners
@@ -137,7 +138,7 @@ class Queues:
         """Puts a message, which must fit, for a rank; returns True if that rank sleeps by now."""
         queue, words = self._to[to]
         queue.put(message)
-        with self._lock:
+        with critical.section, self._lock:
             return words[LISTENS] > 0
 
     # For a receiver.
@@ -145,7 +146,7 @@ class Queues:
     def take(self) -> list[tuple[int, bytearray]]:
         """Removes all messages for this rank; returns them with their senders."""
         found = []
-        with self._lock:
+        with critical.section, self._lock:
             for r, queue in self._from.items():
                 while not queue.empty:
                     found.append((r, queue.take()))
@@ -202,7 +203,7 @@ class Queues:
             self._looking.release()
 
     def _listen(self, change: int) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             self._listeners += change
             if self._own is not None:
                 self._own[LISTENS] = self._listeners

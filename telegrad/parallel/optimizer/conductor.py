@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from telegrad.critical import critical
 from telegrad.errors import CallTimeoutError, WorkerLostError
 from telegrad.parallel.optimizer.owners import Owners, StepRequest, StepResult, left_until
 from telegrad.parallel.optimizer.rounds import Rounds, StepCounts
@@ -86,7 +87,7 @@ class Conductor:
     def join(self) -> int:
         """Makes the caller a trainer; returns the number of steps it counts as having made."""
         trainer, _ = self._caller()
-        with self._lock:
+        with critical.section, self._lock:
             self._rounds.add(trainer)
             return self._counts.add(trainer)
 
@@ -141,7 +142,7 @@ class Conductor:
 
     def _remove(self, trainer: WorkerInfo) -> None:
         """Removes a trainer, for which nobody waits any more."""
-        with self._lock:
+        with critical.section, self._lock:
             left = self._rounds.remove(trainer), self._counts.remove(trainer)
         for waiting in (left[0] and left[0].result, left[1]):
             if waiting is not None:
@@ -152,7 +153,7 @@ class Conductor:
 
     def _go_on(self) -> None:
         """Releases all trainers that may go on, and steps a round that is complete."""
-        with self._lock:
+        with critical.section, self._lock:
             shares, tickets = self._rounds.take(), self._counts.take()
         for ticket in tickets:
             ticket.try_set_result(None)
@@ -172,7 +173,7 @@ class Conductor:
             outcome = self._owners.step(request, left_until(ends))
         except BaseException as error:  # raised at the trainers
             outcome = error
-        with self._lock:
+        with critical.section, self._lock:
             self._rounds.ended()
         for share in shares:
             if isinstance(outcome, StepResult):
@@ -207,7 +208,7 @@ class Conductor:
         began = time.monotonic()
 
         def take_back() -> tuple[WorkerInfo, ...] | None:
-            with self._lock:
+            with critical.section, self._lock:
                 return withdraw()
 
         def cancelled() -> None:
@@ -242,7 +243,7 @@ class Conductor:
 
     def _arrive(self, trainer: WorkerInfo, arrive: Callable[[], Future[Any] | None]) -> None:
         """Notes that a trainer waits; an earlier wait of it, which `arrive` returns, fails."""
-        with self._lock:
+        with critical.section, self._lock:
             try:
                 replaced = arrive()
             except KeyError:

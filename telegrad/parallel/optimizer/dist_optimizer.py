@@ -16,7 +16,7 @@ from typing import Any, final
 
 from telegrad.autograd import Tensor
 from telegrad.dist_autograd.seams import Container
-from telegrad.errors import BlockingCallError, CallTimeoutError, WorkerLostError
+from telegrad.errors import CallTimeoutError, WorkerLostError
 from telegrad.optim import LossScale, Optimizer
 from telegrad.optim.seams import check_saved_state, saved_parts
 from telegrad.parallel.optimizer.conductor import ANSWER_SECONDS, Conductor
@@ -32,7 +32,7 @@ from telegrad.parallel.optimizer.owners import (
     step_failure,
 )
 from telegrad.rpc import RRef, register_type, remote
-from telegrad.rpc.seams import current_agent, on_own_loop, seconds
+from telegrad.rpc.seams import current_agent, refuse_to_block, seconds
 from telegrad.types import Shape, WorkerInfo
 
 # -- the parameters that a distributed optimizer gets: references, or groups of them -------------
@@ -240,11 +240,10 @@ class DistributedOptimizer:
         """
         agent = current_agent()
         ends = time.monotonic() + seconds(timeout, agent.options.timeout)
-        if on_own_loop():
-            raise BlockingCallError(
-                "step() would block a loop of telegrad's, nothing was sent; in an async def "
-                "function write `await rpc.to_thread(optimizer.step, context_id)`"
-            )
+        refuse_to_block(
+            "step()",
+            "in an async def function write `await rpc.to_thread(optimizer.step, context_id)`",
+        )
         weight = 1.0 if self.loss_scale is None else 1.0 / float(self.loss_scale.value)
         if self._conductor is not None and self._staleness is None:
             agent.attachments[Container].find(context_id)  # raises here: owners would skip it

@@ -24,6 +24,7 @@ import numpy as np
 from telegrad.arrays import namespace
 from telegrad.autograd import Gradient, Tensor, is_row_sparse
 from telegrad.autograd.seams import array_of, steady
+from telegrad.critical import critical
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import (
     BlockingCallError,
@@ -178,14 +179,14 @@ class OwnerOptimizer:
         request = StepRequest.of(plain)
         gradients, over = self._gradients(request)
         if request.ticket:
-            with self._lock:
+            with critical.section, self._lock:
                 self._held = (request.ticket, gradients)
         return math.hypot(*(_norm(gradient) for gradient in gradients.values())), over
 
     def step(self, plain: list[Any]) -> list[int]:
         """Steps the parameters that have a gradient; returns a round's contexts that are over."""
         request = StepRequest.of(plain)
-        with self._lock:
+        with critical.section, self._lock:
             held, self._held = self._held, (0, {})
         measured = bool(request.ticket) and held[0] == request.ticket
         gradients, over = (held[1], []) if measured else self._gradients(request)
@@ -239,7 +240,7 @@ class OwnerOptimizer:
         return total, over
 
     def _set(self, options: Options) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             for i, given in options.items():
                 group = self._groups[i]
                 if not given.items() <= group.items():

@@ -29,6 +29,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from telegrad.critical import critical
 from telegrad.errors import (
     CallTimeoutError,
     DecodeError,
@@ -170,7 +171,7 @@ class Recording:
         place = number >> PLACE_BITS
         if place not in range(len(self._workers)) or self._workers[place] != peer:
             raise DecodeError(f"track {number} is of place {place}, which is not on the sender")
-        with self._lock:
+        with critical.section, self._lock:
             known = self._received.setdefault((peer, place), {})
             known[number] = track
             keep_newest(known, 2 * MOST_TRACKS)
@@ -233,7 +234,7 @@ class PlaceMailbox:
             afresh: True if the step before it failed.
         """
         self.recording.begin_step(afresh=afresh)
-        with self._lock:
+        with critical.section, self._lock:
             self._step, self._deadline, self._undo = step, deadline, _nothing
             self.error = EndedElsewhereError() if self._failed >= step else None
             self._values = {key: x for key, x in self._values.items() if key[0] >= step}
@@ -245,7 +246,7 @@ class PlaceMailbox:
             undo: Takes back what the step left, in case that it fails elsewhere; must not block.
         """
         self._stay.end()
-        with self._lock:
+        with critical.section, self._lock:
             over, self._undo = self._step, undo
             self._step = over + 1
             self._values = {key: x for key, x in self._values.items() if key[0] > over}
@@ -256,7 +257,7 @@ class PlaceMailbox:
         Raises:
             DecodeError: The row takes no such value, or its step is too far ahead.
         """
-        with self._lock:
+        with critical.section, self._lock:
             if step < self._step or step <= self._failed:
                 return
             if step > max(self._step, self._failed + 1) + 1:
@@ -277,7 +278,7 @@ class PlaceMailbox:
         """
         wanted, gate = (self._step, key), None
         while True:
-            with self._lock:
+            with critical.section, self._lock:
                 if self.error is not None:
                     raise self.error
                 values = self._values.pop(wanted, None)
@@ -311,14 +312,14 @@ class PlaceMailbox:
 
     def fail(self, error: BaseException) -> None:
         """Ends the step that runs with an error; the first one counts."""
-        with self._lock:
+        with critical.section, self._lock:
             if self.error is None:
                 self.error = error
                 self._open_gate()
 
     def end_elsewhere(self, step: int) -> None:
         """Ends a step that has failed elsewhere, now or when it begins; drops its values."""
-        with self._lock:
+        with critical.section, self._lock:
             self._failed = max(self._failed, step)
             self._values = {key: x for key, x in self._values.items() if key[0] > self._failed}
             if self.error is None and step == self._step:

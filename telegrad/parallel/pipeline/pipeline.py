@@ -41,7 +41,7 @@ from telegrad.parallel.pipeline.schedule import Schedule, make_schedule
 from telegrad.parallel.pipeline.sources import Stage, To, source_of, tied_parameters
 from telegrad.parallel.pipeline.timeline import as_svg, as_text
 from telegrad.rpc import Future, RRef, to_thread
-from telegrad.rpc.seams import current_agent, refuse_on_loop
+from telegrad.rpc.seams import current_agent, refuse_to_block
 from telegrad.types import Array, WorkerInfo
 
 
@@ -117,7 +117,7 @@ class Pipeline:
     ) -> None:
         given = list(stages)
         settings = Settings(num_microbatches, loss, recompute, specs, timeout, keep_copies)
-        refuse_on_loop("Pipeline(...)", "write `await rpc.to_thread(Pipeline, ...)`")
+        refuse_to_block("Pipeline(...)", "write `await rpc.to_thread(Pipeline, ...)`")
         if not given:
             raise ValueError("a pipeline needs at least one stage")
         placed = [source_of(k, each) for k, each in enumerate(given)]
@@ -223,7 +223,7 @@ class Pipeline:
             raise ScheduleError(
                 f"the schedule {made.name!r} has {made.places} places for {len(workers)} workers"
             )
-        refuse_on_loop("from_sequential()", "write `await rpc.to_thread(...)`")
+        refuse_to_block("from_sequential()", "write `await rpc.to_thread(...)`")
         pipe = object.__new__(cls)
         pipe._begin(settings, made)
         if balance == "time" and sample is None:
@@ -258,7 +258,7 @@ class Pipeline:
             EncodeError: An argument is larger than one message may be.
             BlockingCallError: On an event loop that telegrad runs; write `await step_async(...)`.
         """
-        refuse_on_loop("step()", "write `await pipe.step_async(...)`")
+        refuse_to_block("step()", "write `await pipe.step_async(...)`")
         count = self._settings.num_microbatches
         given = split_arguments(arguments, self._settings.specs_for(arguments), count)
         found = shares(given, count)
@@ -304,7 +304,7 @@ class Pipeline:
             PipelineError: A stage failed.
             BlockingCallError: On an event loop that telegrad runs.
         """
-        refuse_on_loop("forward()", "write `await rpc.to_thread(pipe.forward, ...)`")
+        refuse_to_block("forward()", "write `await rpc.to_thread(pipe.forward, ...)`")
         specs = self._settings.specs_for(inputs)
         count = most_parts(inputs, specs, self._settings.num_microbatches)
         given = split_arguments(inputs, specs, count)
@@ -478,7 +478,7 @@ class Pipeline:
             ValueError: There is no such stage.
             PipelineError: Another stage is lost, too: replace that one as well.
         """
-        refuse_on_loop("replace()", "write `await rpc.to_thread(pipe.replace, ...)`")
+        refuse_to_block("replace()", "write `await rpc.to_thread(pipe.replace, ...)`")
         if stage not in range(self.schedule.stages):
             raise ValueError(f"there is no stage {stage!r} (stages: {self.schedule.stages})")
         with self._lock:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final
 
+from telegrad.critical import critical
 from telegrad.errors import AgentForkedError, AlreadyInitializedError, NotInitializedError
 from telegrad.transport import on_own_loop
 
@@ -102,7 +103,7 @@ def current_agent() -> AmbientAgent:
 def watch_forks(life: Life) -> None:
     """Sets, in every process that is forked from this one, the time of the fork; in `life` too."""
     process = _process.get()
-    with process.lock:
+    with critical.section, process.lock:
         process.lives.add(life)
         first, process.watches_forks = not process.watches_forks, True
     if first and sys.platform != "win32":
@@ -165,7 +166,7 @@ def set_process_agent(agent: AmbientAgent) -> None:
         AgentForkedError: There is one, of the process that this one was forked from.
     """
     process = _process.get()
-    with process.lock:
+    with critical.section, process.lock:
         refuse_second()
         process.agent = agent
 
@@ -173,7 +174,7 @@ def set_process_agent(agent: AmbientAgent) -> None:
 def clear_process_agent(agent: AmbientAgent) -> None:
     """For the library: removes `agent` as the default of this process, if it is the default."""
     process = _process.get()
-    with process.lock:
+    with critical.section, process.lock:
         if process.agent is agent:
             process.agent = None
 
@@ -223,7 +224,7 @@ def use_agent(agent: A) -> Iterator[A]:
 def lower_switch_interval(agent: object) -> None:
     """Lowers the interpreter's thread switch interval until no agent needs it any more."""
     process = _process.get()
-    with process.lock:
+    with critical.section, process.lock:
         if not process.switching:
             process.original_interval = sys.getswitchinterval()
             sys.setswitchinterval(min(process.original_interval, SWITCH_INTERVAL))
@@ -233,7 +234,7 @@ def lower_switch_interval(agent: object) -> None:
 def restore_switch_interval(agent: object) -> None:
     """Restores the interval from before the first agent, if this is the last one. Idempotent."""
     process = _process.get()
-    with process.lock:
+    with critical.section, process.lock:
         if agent in process.switching:
             process.switching.remove(agent)
             if not process.switching:

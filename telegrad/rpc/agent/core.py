@@ -26,7 +26,7 @@ from telegrad.rpc.limits import seconds
 from telegrad.rpc.policy.policy import CallablePolicy
 from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.rpc.pool.pool import Pool
-from telegrad.transport import Exchange, LoopThread
+from telegrad.transport import Exchange, LoopThread, refuse_in_section
 from telegrad.types import WorkerInfo
 
 MOST_NAMED = 3  # calls, in one line of the log
@@ -163,6 +163,7 @@ class AgentCore:
 
     def statistics(self) -> RpcStatistics:
         """Returns the counters of this worker."""
+        refuse_in_section("statistics()")
         traffic = self.exchange.statistics()
         owned, used = self.attachments.rref_counts()
         return RpcStatistics(

@@ -14,20 +14,21 @@ from __future__ import annotations
 
 import enum
 import inspect
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, final
 
+from telegrad.critical import critical
 from telegrad.errors import EvictedError, WorkerLostError
 from telegrad.rendezvous import Member, keep_newest
 from telegrad.rpc.agent.core import AgentCore, current_agent
 from telegrad.rpc.agent.life import GRACEFUL
 from telegrad.rpc.call.failure import Contained
+from telegrad.transport import get_logger
 from telegrad.types import WorkerInfo
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 Remove: TypeAlias = Callable[[], None]
 
@@ -63,12 +64,12 @@ class MembershipEvents:
 
     def begin(self, members: Iterable[WorkerInfo]) -> None:
         """Takes the workers that were there from the start; no callback hears of them."""
-        with self._lock:
+        with critical.section, self._lock:
             self._known.update(set(members) - self._gone.keys())
 
     def joined(self, worker: WorkerInfo) -> None:
         """Takes an arrival."""
-        with self._lock:
+        with critical.section, self._lock:
             if worker in self._known or worker in self._gone or worker in self._held:
                 return
             self._held.append(worker)
@@ -80,7 +81,7 @@ class MembershipEvents:
         """Takes a loss of any kind."""
         if isinstance(error, EvictedError):  # this worker itself is lost; `evicted` tells so
             return
-        with self._lock:
+        with critical.section, self._lock:
             self._gone[worker] = None
             keep_newest(self._gone)
             if worker in self._held:
@@ -94,14 +95,14 @@ class MembershipEvents:
 
     def evicted(self, error: EvictedError) -> None:
         """Takes the news that this worker was given up."""
-        with self._lock:
+        with critical.section, self._lock:
             start = self._push(_Kind.LOSS, self._own, error)
         if start:
             self._submit(self._tell)
 
     def close(self) -> None:
         """Stops telling."""
-        with self._lock:
+        with critical.section, self._lock:
             self._closed = True
             self._events.clear()
             self._callbacks.clear()
@@ -114,11 +115,11 @@ class MembershipEvents:
                 f"{callback!r}"
             )
         key = object()
-        with self._lock:
+        with critical.section, self._lock:
             self._callbacks[key] = (kind, callback)
 
         def remove() -> None:
-            with self._lock:
+            with critical.section, self._lock:
                 self._callbacks.pop(key, None)
 
         return remove
@@ -150,7 +151,7 @@ class MembershipEvents:
     def _tell(self) -> None:
         """Runs callbacks until there is no event left; in the pool, one thread at a time."""
         while True:
-            with self._lock:
+            with critical.section, self._lock:
                 if not self._events:
                     self._running = False
                     return

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import TypeAlias, final
 
+from telegrad.critical import critical
 from telegrad.errors import DecodeError, WorkerLostError
 from telegrad.rpc.agent.members import Members
 from telegrad.rpc.pool.pool import Pool
-from telegrad.transport import Receiver
+from telegrad.transport import Receiver, get_logger
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, escaped
 
@@ -19,7 +19,7 @@ Refuse: TypeAlias = Callable[[WorkerInfo, int, Exception], None]
 LossCallback: TypeAlias = Callable[[WorkerInfo, WorkerLostError], None]
 TakeMemory: TypeAlias = Callable[[int], memoryview | None]
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 MOST_GARBAGE_TOLD = 100  # messages of one peer that are logged; it may send a million
 
@@ -105,7 +105,7 @@ class Inbox(Receiver):
 
     def release(self) -> list[tuple[WorkerInfo, Envelope]]:
         """Stops holding requests and returns those that were held."""
-        with self._lock:
+        with critical.section, self._lock:
             held, self._held = self._held, None
         return held or []
 
@@ -189,7 +189,7 @@ class Inbox(Receiver):
             self._pool.submit(callback, peer, error)
 
     def _hold(self, peer: WorkerInfo, envelope: Envelope) -> bool:
-        with self._lock:
+        with critical.section, self._lock:
             if self._held is not None:
                 self._held.append((peer, envelope))
             return self._held is not None
@@ -201,7 +201,7 @@ class Inbox(Receiver):
 
     def _is_news(self, peer: WorkerInfo) -> bool:
         """Returns True if garbage of a peer is still logged."""
-        with self._lock:
+        with critical.section, self._lock:
             told = self._garbage.get(peer, 0)
             self._garbage[peer] = min(told + 1, MOST_GARBAGE_TOLD)
         return told < MOST_GARBAGE_TOLD

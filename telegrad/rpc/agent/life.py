@@ -15,7 +15,6 @@ the others: its caller waits for it, and it would wait for its caller.
 from __future__ import annotations
 
 import enum
-import logging
 import math
 import os
 import threading
@@ -23,6 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, final
 
+from telegrad.critical import critical
 from telegrad.errors import (
     AgentForkedError,
     BlockingCallError,
@@ -30,7 +30,7 @@ from telegrad.errors import (
     RendezvousTimeoutError,
 )
 from telegrad.rendezvous import JoinedJob, Reminder
-from telegrad.transport import on_own_loop
+from telegrad.transport import get_logger, refuse_to_block
 
 # A shutdown ends within this time, except for the wait for the other workers.
 CLOSE_SECONDS = 10.0
@@ -45,7 +45,7 @@ UNGRACEFUL = (
     "end of its program, or runs inside `with rpc.init_rpc():`"
 )
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 
 class Steps(Protocol):
@@ -203,17 +203,14 @@ class Life:
         """
         if self._state is _State.CLOSED:
             return
-        if on_own_loop():
-            raise BlockingCallError(
-                "shutdown() would block a loop of telegrad's; call it from a thread"
-            )
+        refuse_to_block("shutdown()", "call it from a thread")
         if graceful and steps.serves_this():
             raise BlockingCallError(
                 f"shutdown() on {self.name!r} would wait for the very call that it is called in: "
                 "whoever called that cannot shut down before it is answered; return, and call "
                 "shutdown() at the end of the program, or leave at once with graceful=False"
             )
-        with self._lock:
+        with critical.section, self._lock:
             first = self._state in (_State.NEW, _State.OPEN)
             was_open = self._state is _State.OPEN
             if first:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
+from telegrad.critical import critical
 from telegrad.errors import EvictedError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc.call.failure import fresh_copy
 from telegrad.types import WorkerInfo
@@ -46,7 +47,7 @@ class Members:
 
         Incarnations grow, so late news does not undo newer knowledge.
         """
-        with self._lock:
+        with critical.section, self._lock:
             for member in members:
                 if self._replaces(member, self._by_name.get(member.name)):
                     self._by_name[member.name] = member
@@ -55,7 +56,7 @@ class Members:
 
     def lose(self, member: WorkerInfo, error: WorkerLostError) -> None:
         """Records that a member is lost for good."""
-        with self._lock:
+        with critical.section, self._lock:
             self._lost[member] = error
             if len(self._lost) > self._forget_at:
                 self._forget_replaced()
@@ -76,14 +77,13 @@ class Members:
 
     def losses(self) -> list[tuple[WorkerInfo, WorkerLostError]]:
         """Returns the members that are known to be lost, and the reasons."""
-        with self._lock:
+        with critical.section, self._lock:
             return list(self._lost.items())
 
     def living(self) -> list[WorkerInfo]:
         """Returns the members that are not known to be lost, by rank."""
-        with self._lock:
-            found = [info for info in self._by_name.values() if info not in self._lost]
-        return sorted(found, key=lambda info: info.rank)
+        known = list(self._by_name.values())  # at once: error messages ask, from anywhere
+        return sorted([i for i in known if i not in self._lost], key=lambda info: info.rank)
 
     def find(self, to: object) -> WorkerInfo:
         """Returns the member that a `to` argument means; a lost one too.
@@ -184,7 +184,7 @@ class Members:
         )
 
     def _names(self) -> str:
-        with self._lock:
+        with critical.section, self._lock:
             ordered = sorted(self._by_name.values(), key=lambda info: info.rank)
         return ", ".join(f"{info.name!r} (rank {info.rank})" for info in ordered)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import final
 
+from telegrad.critical import critical
 from telegrad.errors import DecodeError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc.call.admission import LOOKS, Budget, Grant
 from telegrad.rpc.call.admission_caller import ADMIT
@@ -83,7 +84,7 @@ class CalleeAdmission:
         Returns:
             The function that gives the call's bytes back; None if it holds none.
         """
-        with self._lock:
+        with critical.section, self._lock:
             if not self._budget.arrive(caller, number):
                 return None
         return partial(self.release, caller, number)
@@ -97,7 +98,7 @@ class CalleeAdmission:
         self._event(lambda: self._budget.lose(peer))
 
     def _event(self, event: Callable[[], list[Grant]]) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             grants = event()
             self.expects = self._budget.expects
             watch = self._budget.is_full and not self._watching
@@ -113,7 +114,7 @@ class CalleeAdmission:
 
     def _look(self, seen: int) -> None:
         """Looks for a stall, a while after calls began to wait; on the loop."""
-        with self._lock:
+        with critical.section, self._lock:
             self._watching = False
             coming = self._budget.coming
         awaited = {peer: self._awaited(peer) for peer in {grant.peer for grant in coming}}

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeAlias, final
 
+from telegrad.critical import critical
 from telegrad.errors import UnknownWorkerError, WorkerLostError
 from telegrad.rpc.call.admission import Move, NextStep, Window
 from telegrad.rpc.call.codec import Sealed
@@ -74,7 +75,7 @@ class CallerAdmission:
             size += len(envelope.externals)
         if envelope.buffers:
             size += sum([memoryview(buffer).nbytes for buffer in envelope.buffers])
-        with self._lock:
+        with critical.section, self._lock:
             if peer.incarnation not in self._windows:
                 self._windows[peer.incarnation] = peer, Window(*self._window)
             call.window = window = self._windows[peer.incarnation][1]
@@ -102,7 +103,7 @@ class CallerAdmission:
         """
         if (window := call.window) is None:  # it never entered one
             return None
-        with self._lock:
+        with critical.section, self._lock:
             held = self._held.pop(call.number, None) if self._held else None
             if held is None and unsent_only:
                 return None
@@ -113,7 +114,7 @@ class CallerAdmission:
 
     def lose(self, gone: Callable[[WorkerInfo], bool]) -> list[Held]:
         """Forgets the windows of peers that are gone; returns the calls that waited in them."""
-        with self._lock:
+        with critical.section, self._lock:
             lost = [held for held in self._held.values() if gone(held[0].peer)]
             for call, _ in lost:
                 del self._held[call.number]
@@ -126,13 +127,13 @@ class CallerAdmission:
     def on_admit(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Starts a call for which its callee sent a permit; on the loop."""
         number = read_body(envelope)
-        with self._lock:
+        with critical.section, self._lock:
             _, window = self._windows.get(peer.incarnation, (peer, None))
             if window is None or not isinstance(number, int) or not window.admit(number):
                 return  # it was withdrawn in the meantime, which the callee hears too
             call, sealed = self._held.pop(number)
         if not self._start(call, sealed):
-            with self._lock:
+            with critical.section, self._lock:
                 moves = window.leave(number)
             self._carry_out(peer, [Move(number, NextStep.WITHDRAW, 0), *moves])
 
@@ -141,10 +142,10 @@ class CallerAdmission:
         while left:
             number, step, size = left.popleft()
             if step is NextStep.START:
-                with self._lock:
+                with critical.section, self._lock:
                     held = self._held.pop(number, None)
                 if held is not None and not self._start(*held) and (window := held[0].window):
-                    with self._lock:
+                    with critical.section, self._lock:
                         left.extend(window.leave(number))
                 continue
             kind, body = (ASK, [number, size]) if step is NextStep.ASK else (WITHDRAW, number)

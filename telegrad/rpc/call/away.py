@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeGuard, final
 
+from telegrad.critical import critical
 from telegrad.errors import (
     CallCancelledError,
     CallTimeoutError,
@@ -86,7 +87,7 @@ class AwayCalls:
         # take to join.
         patience = again.patience if call.limit == math.inf else math.inf
         until = min(call.started + call.limit, time.monotonic() + patience)
-        with self._lock:
+        with critical.section, self._lock:
             # The loop and the thread that posts it both hear of a loss.
             if call.number in self._calls or call.peer != peer:
                 return True
@@ -122,7 +123,7 @@ class AwayCalls:
 
     def _look_for(self, call: PendingCall, again: Again) -> None:
         successor = again.successor(call.peer)
-        with self._lock:
+        with critical.section, self._lock:
             if successor is None or not self.remove(call):
                 return
             call.peer = successor

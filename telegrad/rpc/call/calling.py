@@ -10,6 +10,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, final
 
+from telegrad.critical import critical
 from telegrad.errors import (
     CallCancelledError,
     CallTimeoutError,
@@ -23,14 +24,14 @@ from telegrad.rpc.agent.inbox import Inbox
 from telegrad.rpc.agent.life import Life
 from telegrad.rpc.call.admission_caller import ADMIT, CallerAdmission
 from telegrad.rpc.call.away import AwayCalls, is_loss
-from telegrad.rpc.call.codec import MessageCodec, Sealed
+from telegrad.rpc.call.codec import MessageCodec, Sealed, kept
 from telegrad.rpc.call.failure import fresh_copy, rebuild_failure
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall, innermost_served_call
 from telegrad.rpc.call.serving import CANCEL, ERROR, EXPIRE, REPLY
 from telegrad.rpc.call.table import Again, CallTable, PendingCall
 from telegrad.rpc.call.whereabouts import ASK_SECONDS, ASK_SHARE, WHERE, words
-from telegrad.rpc.future.future import Future, new_future
+from telegrad.rpc.future.future import Future, later, new_future
 from telegrad.rpc.future.waits import Dispatch
 from telegrad.rpc.limits import Limits, seconds
 from telegrad.rpc.pool.deadlines import Deadlines
@@ -193,6 +194,19 @@ class Calling:
         """
         if self._life.forked:  # a child has none of the threads that answer
             self._life.check_process()
+        if critical.section._is_owned():
+            late = partial(
+                self.send,
+                to,
+                kind,
+                kept(payload),
+                function=function,
+                timeout=timeout,
+                at_once=at_once,
+                record=record,
+                again=again,
+            )
+            return later(self._submit, f"the call of {function} on {to.name!r}", late)
         limit = self._timeout if timeout is None else seconds(timeout, self._timeout)
         depth, parent = 0, innermost_served_call()
         if parent is not None and not parent.active:

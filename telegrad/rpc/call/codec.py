@@ -7,7 +7,6 @@ value ◀──decode── document + externals ◀─incoming── headers �
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import operator
 import re
@@ -22,6 +21,7 @@ from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc.call.device_maps import Devices
 from telegrad.rpc.call.failure import Contained
 from telegrad.rpc.call.interceptor import CallRecord, Interceptor, Message
+from telegrad.transport import get_logger
 from telegrad.types import WorkerInfo
 from telegrad.wire import (
     DEFAULT_LIMITS,
@@ -92,7 +92,7 @@ _BYTES: Final = frozenset({bytes})  # buffers that nobody can write into
 
 _bytes_of: Final[Callable[[Any], int]] = operator.attrgetter("nbytes")
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 
 def _nothing() -> None:
@@ -163,6 +163,11 @@ class Prepared:
         described = [self._kept.get(id(each)) or describe_lines([each]) for each in externals]
         lines = [line for lines, _ in described for line in lines]
         return pack_lines(lines, place), [buffer for _, own in described for buffer in own]
+
+
+def kept(payload: object) -> Prepared | Encoded:
+    """Returns a payload as it is now, encoded, for a message that is sealed later."""
+    return payload if isinstance(payload, Prepared | Encoded) else Prepared.of(payload).freeze()
 
 
 def _shared(buffers: list[Buffer]) -> list[Buffer]:

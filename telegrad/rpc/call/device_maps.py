@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar, final
 
 from telegrad.rendezvous import check_name
 from telegrad.rpc.limits import check_integer
+from telegrad.transport import get_logger
 from telegrad.types import WorkerInfo, WorkerName
 from telegrad.wire import (
     HOST,
@@ -22,7 +22,7 @@ from telegrad.wire import (
     register_type,
 )
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -11,13 +11,13 @@ A request that is not admitted is not decoded: nothing of its arguments is ever 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from functools import partial
 from types import FunctionType
 from typing import Any, final
 
+from telegrad.critical import critical
 from telegrad.errors import (
     CallRefusedError,
     DecodeError,
@@ -38,7 +38,7 @@ from telegrad.rpc.call.user_call import Admit, CallMode, Prepare, UserCall, plai
 from telegrad.rpc.call.whereabouts import WHERE, tell
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.pool.pool import Pool
-from telegrad.transport import CALL_REFUSED, Audit, Exchange
+from telegrad.transport import CALL_REFUSED, Audit, Exchange, get_logger
 from telegrad.types import WorkerInfo
 from telegrad.wire import SMALL_LIMITS, Envelope, read_body, write_body
 
@@ -53,7 +53,7 @@ ERROR = "rpc.error"
 # stays until as many others have come: nobody can tell the two apart. No number is drawn twice.
 EARLY_CANCELS = 10_000
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 
 @final
@@ -115,7 +115,7 @@ class Serving:
     @property
     def served(self) -> int:
         """The number of calls that were answered: a caller that has a reply finds it counted."""
-        with self._lock:
+        with critical.section, self._lock:
             return self._ended + sum(not call.active for call in self._calls.values())
 
     def serve(self, kind: str, prepare: Prepare) -> None:
@@ -154,7 +154,7 @@ class Serving:
         call = ServedCall(self.worker, caller, number, record, deadline, depth, kind, now)
         if self.admission.expects:  # nearly never: most have not asked
             call.release = self.admission.arrive(caller, number)
-        with self._lock:
+        with critical.section, self._lock:
             self._calls[key] = call
             count = self._counts[key[0]] = self._counts.get(key[0], 0) + 1
             expired = self._early.pop(key, None) if self._early else None
@@ -186,18 +186,18 @@ class Serving:
 
     def calls(self) -> list[ServedCall]:
         """Returns the calls that are served now, the oldest first."""
-        with self._lock:
+        with critical.section, self._lock:
             return list(self._calls.values())
 
     def oldest(self) -> ServedCall | None:
         """Returns the oldest of them."""
-        with self._lock:
+        with critical.section, self._lock:
             return next(iter(self._calls.values()), None)
 
     def refuse(self, caller: WorkerInfo, number: int, error: Exception) -> None:
         """Answers a request that is not served, if its caller can be reached."""
         self.admission.release(caller, number)
-        with self._lock:
+        with critical.section, self._lock:
             self._early.pop((caller.incarnation, number), None)
         self._answer_refused(caller, number, error)
 
@@ -211,14 +211,14 @@ class Serving:
         """Gives up the calls of a lost worker, and those that it asked for."""
         del error
         self.admission.lose(caller)
-        with self._lock:
+        with critical.section, self._lock:
             orphans = [call for call in self._calls.values() if call.caller == caller]
         for call in orphans:
             call.cancel()
 
     def serves(self, call: ServedCall) -> bool:
         """Returns True if a call is served by this agent, and not by another one of the process."""
-        with self._lock:
+        with critical.section, self._lock:
             return self._calls.get((call.caller.incarnation, call.number)) is call
 
     def close(self, limit: float) -> None:
@@ -227,7 +227,7 @@ class Serving:
         Args:
             limit: Seconds to wait for the coroutines, which are cancelled.
         """
-        with self._lock:
+        with critical.section, self._lock:
             orphans = list(self._calls.values())
         for call in orphans:
             call.cancel()
@@ -241,7 +241,7 @@ class Serving:
         """
         served = current_served_call()
         own = 1 if served is not None and self.serves(served) else 0  # not another agent's
-        with self._lock:
+        with critical.section, self._lock:
             return sum(given_up or not call.cancelled for call in self._calls.values()) <= own
 
     def _serve(self, call: ServedCall, admit: Admit, envelope: Envelope) -> None:
@@ -326,7 +326,7 @@ class Serving:
         if not isinstance(number, int):
             return
         key = caller.incarnation, number
-        with self._lock:
+        with critical.section, self._lock:
             call = self._calls.get(key)
             if call is None:
                 if key not in self._early and len(self._early) >= EARLY_CANCELS:
@@ -340,7 +340,7 @@ class Serving:
         number = read_body(envelope, limits=SMALL_LIMITS)
         if not isinstance(number, int):
             raise DecodeError("the body of rpc.where is no number")
-        with self._lock:
+        with critical.section, self._lock:
             call = self._calls.get((caller.incarnation, number))
         if call is None:
             said = tell(None, None, ())
@@ -399,7 +399,7 @@ class Serving:
         if call.release is not None:
             call.let_others_in()
         key = caller, _ = call.caller.incarnation, call.number
-        with self._lock:
+        with critical.section, self._lock:
             if self._calls.get(key) is call:
                 del self._calls[key]
             left = self._counts[caller] = self._counts[caller] - 1

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
+from telegrad.critical import critical
 from telegrad.errors import WorkerLostError
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall
@@ -116,7 +117,7 @@ class CallTable:
 
     def labels(self) -> list[str]:
         """Returns the calls with user values that wait for their reply, in words, oldest first."""
-        with self._lock:
+        with critical.section, self._lock:
             calls = list(self._calls.values())
         return [
             f"{call.record.function} on {call.peer.name!r}"
@@ -126,7 +127,7 @@ class CallTable:
 
     def add(self, call: PendingCall) -> None:
         """Enters a call by its number."""
-        with self._lock:
+        with critical.section, self._lock:
             self._calls[call.number] = call
             if call.parent is not None:
                 call.parent.nested.add(call.future)
@@ -142,7 +143,7 @@ class CallTable:
         Args:
             moment: On the clock of `time.monotonic`.
         """
-        with self._lock:
+        with critical.section, self._lock:
             calls = list(self._calls.values())
         return [
             call
@@ -152,7 +153,7 @@ class CallTable:
 
     def take(self, peer: WorkerInfo, number: int) -> PendingCall | None:
         """Removes and returns the call that a reply from `peer` answers; None if there is none."""
-        with self._lock:
+        with critical.section, self._lock:
             call = self._calls.get(number)
             if call is None or call.peer.incarnation != peer.incarnation:
                 return None
@@ -169,7 +170,7 @@ class CallTable:
 
     def give_up(self, call: PendingCall) -> bool:
         """Marks a call whose value nobody wants any more; returns False if its reply came first."""
-        with self._lock:
+        with critical.section, self._lock:
             if call.given_up or call.number not in self._calls:
                 return False
             self._settle(call)
@@ -178,7 +179,7 @@ class CallTable:
 
     def lose(self, gone: Callable[[WorkerInfo], bool]) -> list[PendingCall]:
         """Removes and returns the calls to peers that are gone; keeps those with an `again`."""
-        with self._lock:
+        with critical.section, self._lock:
             lost = [call for call in self._calls.values() if gone(call.peer)]
             for call in lost:
                 if call.again is None or call.given_up:

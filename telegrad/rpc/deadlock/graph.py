@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any, NamedTuple, TypeAlias, final
 
+from telegrad.critical import critical
 from telegrad.rpc.call.served_call import ServedCall
 from telegrad.rpc.call.table import PendingCall
 from telegrad.rpc.deadlock.protocol import Branch, ServedId, Token
@@ -77,7 +78,7 @@ class Stamps:
 
     def of(self, future: asyncio.Future[Any]) -> int:
         """Returns the number of a future."""
-        with self._lock:
+        with critical.section, self._lock:
             found = self._known.get(future)
             if found is None:
                 found = self._known[future] = next(self._numbers)

@@ -16,7 +16,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, final
 
-from telegrad.errors import BlockingCallError, CallTimeoutError, NotEnoughResultsError
+from telegrad.critical import critical
+from telegrad.errors import CallTimeoutError, NotEnoughResultsError
 from telegrad.rpc.agent.core import AgentCore, current_agent
 from telegrad.rpc.call.codec import Prepared
 from telegrad.rpc.call.failure import cut_own_frames, fresh_copy
@@ -27,7 +28,7 @@ from telegrad.rpc.future.future import Future, Listener, new_future
 from telegrad.rpc.future.unread import origin_of_caller, watched
 from telegrad.rpc.future.waits import Dispatch, Wait, comes_from
 from telegrad.rpc.limits import seconds
-from telegrad.transport import on_own_loop
+from telegrad.transport import barred, refuse_to_block
 
 # -- a race of futures: won when enough have succeeded, lost when too few are left that can ------
 
@@ -104,7 +105,7 @@ class Race:
 
     def call_off(self, error: BaseException | None) -> None:
         """Ends it early; the result fails with `error`, if there is one. From any thread."""
-        with self._lock:
+        with critical.section, self._lock:
             if self.over:
                 return
             futures, result = self._close()
@@ -114,7 +115,7 @@ class Race:
 
     def hear(self, place: int) -> None:
         """Hears that a future is completed; in any thread, decodes nothing there."""
-        with self._lock:
+        with critical.section, self._lock:
             if self.over:
                 return
             if self._fails and self._futures[place]._failed:
@@ -128,7 +129,7 @@ class Race:
         self._end()
 
     def _end(self) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             if self.over:
                 return
             futures, result = self._close()
@@ -252,10 +253,8 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
     """
     limit = seconds(timeout, math.inf)
     waited = _checked(futures, "wait_all")
-    if on_own_loop() and not all(future.done() for future in waited):
-        raise BlockingCallError(
-            "wait_all() would block a loop of telegrad's; write `await rpc.collect_all(futures)`"
-        )
+    if barred() and not all(future.done() for future in waited):
+        refuse_to_block("wait_all()", "write `await rpc.collect_all(futures)`")
     started, label = time.monotonic(), f"wait_all of {len(waited)}"
     race = Race(waited, None, label, as_values=True)
     result = race.start()
@@ -364,11 +363,9 @@ class AsCompleted(Generic[T]):
         while self._futures:
             if (found := self._take()) is not None:
                 return found
-            if on_own_loop():
-                raise BlockingCallError(
-                    "as_completed() would block a loop of telegrad's; write "
-                    "`async for future in rpc.as_completed(futures)`"
-                )
+            if barred():
+                instead = "write `async for future in rpc.as_completed(futures)`"
+                refuse_to_block("as_completed()", instead)
             with self._waiting() as waiter:
                 if not waiter._block(max(self._seconds_left(), 0.0)):
                     raise self._too_late()
@@ -395,7 +392,7 @@ class AsCompleted(Generic[T]):
     def _take(self) -> Future[T] | None:
         """Returns one that is completed, None if none is; wakes all readers after the last one."""
         arrivals, found = self._arrivals, None
-        with arrivals.lock:
+        with critical.section, arrivals.lock:
             if arrivals.places:
                 found = self._futures.pop(arrivals.places.popleft())
         if not self._futures:
@@ -408,21 +405,21 @@ class AsCompleted(Generic[T]):
         arrivals = self._arrivals
         waiter: Future[None] = new_future(None, "as_completed()")
         comes_from(waiter, Wait(self._futures.values()))
-        with arrivals.lock:
+        with critical.section, arrivals.lock:
             arrivals.waiters.append(waiter)
         if arrivals.places or not self._futures:  # since `_take` looked
             waiter.try_set_result(None)
         try:
             yield waiter
         finally:
-            with arrivals.lock, contextlib.suppress(ValueError):
+            with critical.section, arrivals.lock, contextlib.suppress(ValueError):
                 arrivals.waiters.remove(waiter)
 
     def _seconds_left(self) -> float:
         return self._limit - (time.monotonic() - self._started)
 
     def _too_late(self) -> CallTimeoutError:
-        with self._arrivals.lock:
+        with critical.section, self._arrivals.lock:
             left = list(self._futures.values())
         return _late("{} futures", "as_completed()", left, time.monotonic() - self._started)
 
@@ -448,13 +445,13 @@ class _Arrivals:
 
     def hear(self, place: int) -> None:
         """Hears that a future is completed."""
-        with self.lock:
+        with critical.section, self.lock:
             self.places.append(place)
         self.wake()
 
     def wake(self) -> None:
         """Lets all readers look again."""
-        with self.lock:
+        with critical.section, self.lock:
             waiters, self.waiters = self.waiters, []
         for waiter in waiters:
             waiter.try_set_result(None)

@@ -17,16 +17,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import logging
 import math
 import sys
 import threading
 import time
 from asyncio import _get_running_loop
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final, overload
 
+from telegrad.critical import INTERRUPTING, critical, in_section
 from telegrad.errors import BlockingCallError, CallCancelledError, InvalidUseError
 from telegrad.rpc.agent.ambient import find_agent, forked_at
 from telegrad.rpc.call.failure import (
@@ -54,11 +54,12 @@ from telegrad.rpc.future.waits import (
     reads_of,
 )
 from telegrad.rpc.limits import not_done, seconds
-from telegrad.transport import hands_over, on_own_loop
+from telegrad.transport import barred, get_logger, hands_over, put_off, refuse_to_block
 
 # -- wakers that may lose their purpose before the future that they wait for is completed --------
 
 Waker: TypeAlias = Callable[[], None]
+T = TypeVar("T")
 
 MANY_WAKERS = 64  # from so many on, stale ones are looked for; fewer are not worth a look
 
@@ -78,17 +79,37 @@ class Listener(partial[None]):
 
     @property
     def stale(self) -> bool:
-        """True if the combination is over; read under the future's lock."""
+        """True if the combination is over."""
         owner: Combination = self.func.__self__  # type: ignore[attr-defined]
         return owner.over
 
 
-def without_stale(wakers: list[Waker]) -> list[Waker]:
-    """Returns the wakers of a future, without stale ones whenever their number has doubled."""
+def drop_stale(wakers: list[Waker]) -> None:
+    """Removes the stale wakers of a future whenever their number has doubled."""
     count = len(wakers)
     if count < MANY_WAKERS or count & (count - 1):
-        return wakers
-    return [each for each in wakers if not (isinstance(each, Listener) and each.stale)]
+        return
+    for each in list(wakers):
+        if isinstance(each, Listener) and each.stale:
+            take_out(wakers, each)
+
+
+def take_out(entries: list[Any], entry: object) -> bool:
+    """Removes an entry of a list; returns False if another thread has taken it."""
+    try:
+        entries.remove(entry)
+    except ValueError:
+        return False
+    return True
+
+
+def take_last(entries: list[T] | tuple[()]) -> Iterator[T]:
+    """Takes all entries of a list, the last one first; other threads may take some of them."""
+    while entries:
+        try:
+            yield entries.pop()
+        except IndexError:
+            return
 
 
 def check_callback(callback: object) -> None:
@@ -103,12 +124,12 @@ def check_callback(callback: object) -> None:
 
 # ------------------------------------------------------------------------------------------------
 
-T = TypeVar("T")
 U = TypeVar("U")
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 UNNAMED = "a future"
+AWAIT = "write `await future` in an async def function"
 STATES = ("pending", "done, not decoded", "done, not decoded", "done", "failed", "cancelled")
 
 _PENDING, _THUNK, _RESOLVING, _VALUE, _ERROR, _CANCELLED = range(6)
@@ -156,7 +177,7 @@ class Future(Awaited, Generic[T]):
     # fmt: off
     __slots__ = (
         "__weakref__", "_about", "_callbacks", "_error", "_fails",
-        "_on_cancel", "_reports", "_resolved", "_state", "_thunk", "_unread",
+        "_on_cancel", "_reports", "_resolver", "_state", "_thunk", "_undone", "_unread",
         "_value", "_wakers", "_words",
     )
     # fmt: on
@@ -167,18 +188,18 @@ class Future(Awaited, Generic[T]):
         self._unread: Origin | None = origin_of_caller(sys._getframe(1))
 
     def _begin(self, dispatch: Dispatch | None, words: str, about: tuple[object, ...]) -> None:
-        self._lock = threading.Lock()
+        self._undone = threading.Lock()  # taken by the thread that completes it, for good
         self._state = _PENDING
         self._value: T | None = None
         self._error: BaseException | None = None
-        self._thunk: Callable[[], T] | None = None
+        self._thunk: list[Callable[[], T]] | tuple[()] = ()  # taken by the thread that decodes
         self._fails = False  # True if the thunk will raise
         self._unread = None  # the place where it was made, until its error is read or handed on
         self._reports: Reports | None = None
-        self._resolved: threading.Event | None = None
+        self._resolver = 0  # the thread that decodes
         self._source: object = None  # the source that will complete it; see `comes_from`
-        self._wakers: list[Waker] | tuple[()] = ()  # nearly all have one of either, or none
-        self._callbacks: list[Callable[[], None]] | tuple[()] = ()
+        self._wakers: list[Waker] = []
+        self._callbacks: list[Callable[[], None]] = []
         self._dispatch = dispatch
         self._on_cancel: Callable[[], object] | None = None  # set while it is pending
         self._words, self._about = words, about
@@ -203,11 +224,8 @@ class Future(Awaited, Generic[T]):
         """
         limit = math.inf if timeout is None else seconds(timeout, math.inf)
         if self._state == _PENDING:
-            if on_own_loop():
-                raise BlockingCallError(
-                    f"wait() for {self._label} would block a loop of telegrad's; "
-                    "write `await future` in an async def function"
-                )
+            if barred():
+                refuse_to_block(f"wait() for {self._label}", AWAIT)
             started = time.monotonic()
             try:
                 if not self._block(limit):
@@ -359,11 +377,10 @@ class Future(Awaited, Generic[T]):
             own = each.args[0] if isinstance(each, partial) else each
             return not (isinstance(own, _DoneCallback | AwaitedFuture) and own.callback == callback)
 
-        with self._lock:
-            before = len(self._wakers) + len(self._callbacks)
-            self._wakers = [each for each in self._wakers if is_other(each)]
-            self._callbacks = [each for each in self._callbacks if is_other(each)]
-            return before - len(self._wakers) - len(self._callbacks)
+        wakers, callbacks = self._wakers, self._callbacks
+        removed = [take_out(wakers, each) for each in list(wakers) if not is_other(each)]
+        removed += [take_out(callbacks, each) for each in list(callbacks) if not is_other(each)]
+        return sum(removed)
 
     def __await__(self) -> Generator[Any, None, T]:
         """Waits on the asyncio loop that runs in this thread.
@@ -500,13 +517,11 @@ class Future(Awaited, Generic[T]):
 
         The waker must not block, raise or look at the value. A stale `Listener` is forgotten.
         """
-        with self._lock:
-            if self._state == _PENDING:
-                if self._wakers:
-                    self._wakers = without_stale(self._wakers)
-                    self._wakers.append(waker)
-                else:
-                    self._wakers = [waker]
+        if self._state == _PENDING:
+            drop_stale(self._wakers)
+            self._wakers.append(waker)
+            # The thread that completes it meanwhile calls the waker, unless it is taken back here.
+            if self._state == _PENDING or not take_out(self._wakers, waker):
                 return
         waker()
 
@@ -523,18 +538,16 @@ class Future(Awaited, Generic[T]):
 
         It must not block or raise; it is forgotten when the future is completed otherwise.
         """
-        with self._lock:
-            if self._state == _PENDING:
-                self._on_cancel = on_cancel
+        self._on_cancel = on_cancel
+        if self._state != _PENDING:
+            self._on_cancel = None
 
     def _lend(self, dispatch: Dispatch | None) -> None:
         """Sets the dispatcher of callbacks, if a loop completes a plain future. For the library."""
         self._dispatch = self._dispatch or dispatch
 
     def _forget(self, waker: Callable[[], None]) -> None:
-        with self._lock, contextlib.suppress(ValueError):
-            if self._wakers:
-                self._wakers.remove(waker)
+        take_out(self._wakers, waker)
 
     def _block(self, limit: float) -> bool:
         """Blocks for `limit` seconds at most; returns True if it is completed. For the library."""
@@ -554,25 +567,29 @@ class Future(Awaited, Generic[T]):
         thunk: Callable[[], T] | None = None,
         fails: bool = False,
     ) -> bool:
-        with self._lock:
-            if self._state != _PENDING:
+        interrupts = critical.section._is_owned()  # a handler or finaliser completes it
+        # Until its state is set, a wait for it by code that interrupts this thread would not end.
+        with critical.section:
+            if not self._undone.acquire(blocking=False):
                 return False
-            on_cancel, self._on_cancel = self._on_cancel, None  # it may refer to this future
-            self._source = None  # this may, too
-            self._value, self._error, self._thunk, self._fails = value, error, thunk, fails
-            self._state = state
-            wakers, self._wakers = self._wakers, ()
-            callbacks, self._callbacks = self._callbacks, ()
-        if state == _CANCELLED and on_cancel is not None:
-            on_cancel()  # first: a callback may run for long
+            try:
+                on_cancel, self._on_cancel = self._on_cancel, None  # it may refer to this future
+                self._source = None  # this may, too
+                self._value, self._error, self._fails = value, error, fails
+                if thunk is not None:
+                    self._thunk = [thunk]
+                self._state = state
+            finally:
+                if self._state == _PENDING:  # a handler of a signal has raised
+                    self._undone.release()
         if error is not None and self._unread is not None and self._reports is None:
             self._reports = reports_of(find_agent())
-        for waker in wakers:
-            waker()
-        if callbacks:
-            with contextlib.ExitStack() as calls:  # a Ctrl-C in one of them spares the others
-                for callback in reversed(callbacks):
-                    calls.callback(self._run, callback)
+        if state != _CANCELLED:
+            on_cancel = None
+        if interrupts:
+            put_off(partial(_tell, self, on_cancel))
+        elif on_cancel is not None or self._wakers or self._callbacks:
+            _tell(self, on_cancel)
         return True
 
     def _has_value(self) -> bool:
@@ -584,30 +601,25 @@ class Future(Awaited, Generic[T]):
 
     def _settle(self) -> None:
         """Runs the thunk, or waits for the thread that runs it: the state is final afterwards."""
-        with self._lock:
-            if self._state == _PENDING:
-                raise InvalidUseError(f"{self._label} is not done; wait() for it or await it")
-            thunk, self._thunk = self._thunk, None
-            if self._state == _THUNK:
-                self._state = _RESOLVING
-            elif self._state == _RESOLVING and self._resolved is None:
-                self._resolved = threading.Event()
-            resolved = self._resolved
-        if thunk is None:
-            if resolved is not None:
-                resolved.wait()  # another thread decodes at this moment
+        if self._state == _PENDING:
+            raise InvalidUseError(f"{self._label} is not done; wait() for it or await it")
+        if self._resolver == threading.get_ident() or in_section():
+            raise BlockingCallError(f"{self._label} cannot be decoded in {INTERRUPTING}")
+        for thunk in take_last(self._thunk):
+            self._resolver, self._state, state = threading.get_ident(), _RESOLVING, _VALUE
+            try:
+                self._value = thunk()
+            except BaseException as error:
+                self._error = without_frames(error)
+                state = _ERROR
+            self._state, self._resolver = state, 0
+            _tell(self)  # threads that wait for it below
             return
-        state = _VALUE
-        try:
-            self._value = thunk()
-        except BaseException as error:
-            self._error = without_frames(error)
-            state = _ERROR
-        with self._lock:
-            self._state = state
-            resolved = self._resolved  # made by a waiting thread, while this was not the state yet
-        if resolved is not None:
-            resolved.set()
+        decoded = threading.Lock()
+        decoded.acquire()
+        self._wakers.append(decoded.release)
+        if self._state < _VALUE or not take_out(self._wakers, decoded.release):
+            decoded.acquire()  # another thread decodes at this moment
 
     def _fresh_error(self) -> BaseException:
         """Returns an exception for one raise: by its frames a raised one refers to this future."""
@@ -617,17 +629,17 @@ class Future(Awaited, Generic[T]):
 
     def _subscribe(self, run: Callable[[], None]) -> None:
         callback = partial(contextvars.copy_context().run, run)
-        with self._lock:
-            if self._state == _PENDING:
-                if self._callbacks:
-                    self._callbacks.append(callback)
-                else:
-                    self._callbacks = [callback]
+        if self._state == _PENDING:
+            self._callbacks.append(callback)
+            if self._state == _PENDING or not take_out(self._callbacks, callback):
                 return
         self._run(callback)
 
     def _run(self, callback: Callable[[], None]) -> None:
         if hands_over():
+            if critical.section._is_owned():
+                put_off(partial(self._run, callback))
+                return
             if self._dispatch is None and (agent := find_agent()) is not None:
                 self._dispatch = agent.pool.submit
             if self._dispatch is not None:
@@ -642,7 +654,7 @@ class Future(Awaited, Generic[T]):
             return
         if origin is None or self._reports is None or not self._failed:
             return
-        error = self._error if self._error is not None else self._thunk
+        error = self._thunk[0] if self._thunk else self._error
         if error is not None:
             self._reports.put(Report(self._label, origin, error))
 
@@ -663,6 +675,19 @@ class Future(Awaited, Generic[T]):
         return f"{verb}() on {self._label}, which is completed already; a future is completed once"
 
 
+def _tell(future: Future[Any], on_cancel: Callable[[], object] | None = None) -> None:
+    """Calls all who wait for the completion of a future, in the order in which they came."""
+    if on_cancel is not None:
+        on_cancel()  # first: a callback may run for long
+    future._wakers.reverse()
+    for waker in take_last(future._wakers):
+        waker()
+    if future._callbacks:
+        with contextlib.ExitStack() as calls:  # a Ctrl-C in one of them spares the others
+            for callback in take_last(future._callbacks):
+                calls.callback(future._run, callback)
+
+
 def new_future(dispatch: Dispatch | None, label: str, *about: object) -> Future[Any]:
     """For the library: returns a future that the library completes.
 
@@ -673,4 +698,31 @@ def new_future(dispatch: Dispatch | None, label: str, *about: object) -> Future[
     """
     future: Future[Any] = Future.__new__(Future)
     future._begin(dispatch, label, about)
+    return future
+
+
+def later(dispatch: Dispatch | None, label: str, begin: Callable[[], Future[Any]]) -> Future[Any]:
+    """For the library: begins a thing in another thread; returns the future of its value.
+
+    For code that interrupts a critical section of this thread.
+
+    Args:
+        dispatch: As for `new_future`.
+        label: The name in errors.
+        begin: Begins it, in a copy of this Context, and returns its future; may raise its error.
+    """
+    future = new_future(dispatch, label)
+
+    def run() -> None:
+        try:
+            begun = begin()
+        except BaseException as error:  # for whoever waits
+            future.try_set_exception(error)
+            return
+        future._let_cancel(begun.cancel)
+        if future.cancelled():
+            begun.cancel()
+        begun._follow(future)
+
+    put_off(run)
     return future

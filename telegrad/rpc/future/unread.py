@@ -8,7 +8,6 @@ agent's end.
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,10 +17,11 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar, final
 
 from telegrad.rpc.agent.ambient import AmbientAgent
 from telegrad.rpc.tick import Tick
+from telegrad.transport import get_logger
 
 LOOK_SECONDS = 1.0  # a user reads the log at leisure, and an empty look costs a microsecond
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 
 class Origin(NamedTuple):

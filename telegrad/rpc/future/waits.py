@@ -29,10 +29,9 @@ Dispatch: TypeAlias = Callable[[Callable[[], None]], None]
 class Awaited:
     """A future, with the attributes that waits need; `Future` is the one."""
 
-    __slots__ = ("_dispatch", "_lock", "_made", "_source")
+    __slots__ = ("_dispatch", "_made", "_source")
 
     _dispatch: Dispatch | None  # runs callbacks in a pool
-    _lock: threading.Lock
     _made: float
     _source: object  # the object that will complete it
 
@@ -142,9 +141,9 @@ def comes_from(future: Awaited, source: object) -> None:
     """
     if isinstance(source, Awaited):
         source = weakref.ref(source)  # the call knows this future already: no circle
-    with future._lock:
-        if not future.done():
-            future._source = source
+    future._source = source
+    if future.done():
+        future._source = None
 
 
 def check_not_inherited(futures: Iterable[Awaited]) -> None:

@@ -6,20 +6,20 @@ import asyncio
 import contextvars
 import heapq
 import itertools
-import logging
 import math
 import threading
 import time
 from collections.abc import Callable
 from typing import final
 
-from telegrad.transport import LoopThread
+from telegrad.critical import critical
+from telegrad.transport import LoopThread, get_logger
 
 # Cancelled entries stay in the heap until they outnumber the living ones, and are at least this
 # many: most calls are answered long before their deadline, so removing each would cost O(n).
 COMPACT_FROM = 256
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 
 @final
@@ -70,7 +70,7 @@ class Deadlines:
         if when == math.inf:
             return Deadline(self, None)
         deadline = Deadline(self, callback)
-        with self._lock:
+        with critical.section, self._lock:
             if self._closed:
                 return deadline
             heapq.heappush(self._heap, (when, next(self._order), deadline))
@@ -87,7 +87,7 @@ class Deadlines:
 
     def close(self) -> None:
         """Drops all entries; none is called any more. From any thread."""
-        with self._lock:
+        with critical.section, self._lock:
             if self._closed:
                 return
             self._closed = True
@@ -95,7 +95,7 @@ class Deadlines:
         self._loop.call_soon(self._disarm)
 
     def _note_cancelled(self) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             self._cancelled += 1
             if self._cancelled > COMPACT_FROM and 2 * self._cancelled > len(self._heap):
                 self._heap = [entry for entry in self._heap if entry[2].callback is not None]
@@ -104,7 +104,7 @@ class Deadlines:
 
     def _arm(self) -> None:
         self._disarm()
-        with self._lock:
+        with critical.section, self._lock:
             if self._closed or not self._heap:
                 self._armed = math.inf
                 return
@@ -120,7 +120,7 @@ class Deadlines:
     def _tick(self) -> None:
         due: list[Callable[[], None]] = []
         now = time.monotonic()
-        with self._lock:
+        with critical.section, self._lock:
             while self._heap and self._heap[0][0] <= now:
                 _, _, entry = heapq.heappop(self._heap)
                 if entry.callback is not None:

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import contextvars
 import itertools
-import logging
 import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, final
 
+from telegrad.critical import critical
 from telegrad.rpc.future.waits import PoolThread
 from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.rpc.pool.roster import QUICK_SECONDS, Do, Rest, ThreadRoster, Todo, Work
-from telegrad.transport import WaitGate
+from telegrad.transport import WaitGate, get_logger
 
 # At this many threads a process is in trouble that more threads do not cure (each has a stack).
 MAX_THREADS = 1000
@@ -32,7 +32,7 @@ MAX_THREADS = 1000
 # calls run, shorter than anyone notices.
 STALLED_SECONDS = 0.02
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 
 @final
@@ -113,7 +113,7 @@ class Pool:
         work, roster, todo = (context, func, args), self._roster, None
         if bounded and roster.threads >= self._max_threads and self.exhausted(nested=nested):
             return False
-        with self._roster_lock:
+        with critical.section, self._roster_lock:
             if not roster.closed:
                 me, now = threading.get_ident(), time.monotonic()
                 todo = roster.enter(work, nested=nested, thread=me, now=now)
@@ -127,7 +127,7 @@ class Pool:
 
     def close(self) -> None:
         """Ends the threads once they have done the submitted work; waits for none."""
-        with self._roster_lock:
+        with critical.section, self._roster_lock:
             if self._roster.closed:
                 return
             todo = self._roster.close()
@@ -155,7 +155,7 @@ class Pool:
         taken = self._roster.taken
 
         def look() -> None:
-            with self._roster_lock:
+            with critical.section, self._roster_lock:
                 todo = event(taken)
             self._act(todo)
 
@@ -170,7 +170,7 @@ class Pool:
             name = f"{self._name}-pool-{next(self._numbers)}"
             PoolThread(self._work, self._begin_wait, self._end_wait, name).start()
         except RuntimeError as error:  # the system allows no more threads; those that run go on
-            with self._roster_lock:
+            with critical.section, self._roster_lock:
                 self._roster.end()
                 todo = self._roster.needs_tick()
             _logger.warning("the pool of %s cannot grow: %s", self._name, error)
@@ -193,7 +193,7 @@ class Pool:
         """
         roster, watch, me = self._roster, self._watch, threading.get_ident()
         if not first:
-            with self._roster_lock:
+            with critical.section, self._roster_lock:
                 rest = roster.rest()
                 if rest is Rest.NOT:
                     return roster.take(time.monotonic())
@@ -201,16 +201,16 @@ class Pool:
                 return None
         while True:  # it is idle
             called = False
-            with self._roster_lock:
+            with critical.section, self._roster_lock:
                 watches = watch is not None and roster.begin_watch(me)
             if watches and watch is not None:
                 try:
                     watch(roster.gate)
                 finally:
-                    with self._roster_lock:
+                    with critical.section, self._roster_lock:
                         called = roster.end_watch()
             more = called or self._queue.get()
-            with self._roster_lock:
+            with critical.section, self._roster_lock:
                 if more and roster.waiting:
                     return roster.take(time.monotonic())
                 if not more:
@@ -218,12 +218,12 @@ class Pool:
                     return None
 
     def _begin_wait(self) -> None:
-        with self._roster_lock:
+        with critical.section, self._roster_lock:
             todo = self._roster.begin_wait()
         self._act(todo)
 
     def _end_wait(self) -> None:
-        with self._roster_lock:
+        with critical.section, self._roster_lock:
             self._roster.end_wait()
 
 

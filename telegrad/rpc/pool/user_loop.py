@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeAlias, TypeVar, final
 
+from telegrad.critical import critical
 from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.rpc.tick import Tick
-from telegrad.transport import LoopThread
+from telegrad.transport import LoopThread, get_logger
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,7 +28,7 @@ _Outcome: TypeAlias = tuple[object, BaseException | None]
 
 SLOW_SECONDS = 1.0  # an await takes microseconds; code that holds it for so long computes or blocks
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 
 @final
@@ -82,7 +82,7 @@ class UserLoop:
             task.add_done_callback(partial(_tell, finished), context=context)
             started(lambda: self._cancel(task))
 
-        with self._lock:
+        with critical.section, self._lock:
             if self._closed:
                 raise RuntimeError("the agent was shut down")
             if not self._started:
@@ -100,7 +100,7 @@ class UserLoop:
             limit: Seconds to wait for tasks that ignore their cancellation. They may end later, or
                 never; the thread is a daemon.
         """
-        with self._lock:
+        with critical.section, self._lock:
             self._closed = True
             started, self._started = self._started, False
         if started:
@@ -114,7 +114,7 @@ class UserLoop:
         asyncio.get_running_loop().set_default_executor(self._threads)
 
     def _count_down(self, _: asyncio.Task[Any]) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             self._running -= 1
 
     def _beat(self) -> None:
@@ -124,7 +124,7 @@ class UserLoop:
         """Names the task that has held the user loop since the last look; asks for a beat."""
         if not self._owes_beat:
             self._owes_beat, self._warned = True, False
-            with self._lock:
+            with critical.section, self._lock:
                 if not self._closed:
                     self._loop.call_soon(self._beat)
         elif not self._warned and (task := asyncio.current_task(self._loop.loop)) is not None:
@@ -139,7 +139,7 @@ class UserLoop:
             )
 
     def _cancel(self, task: asyncio.Task[Any]) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             if self._started:
                 self._loop.call_soon(task.cancel)
 

@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
+from telegrad.critical import in_section
 from telegrad.errors import CallTimeoutError, ValueNotFoundError, WorkerLostError
+from telegrad.rpc.call.codec import Prepared
 from telegrad.rpc.call.failure import fresh_copy, without_frames
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import time_left
 from telegrad.rpc.call.user_call import call_message
-from telegrad.rpc.future.future import Future, new_future
+from telegrad.rpc.future.future import Future, later, new_future
 from telegrad.rpc.future.unread import origin_here, watch_from
 from telegrad.rpc.future.waits import comes_from
 from telegrad.rpc.limits import seconds
@@ -233,19 +235,34 @@ class RRefCalls:
         timeout: float | None,
     ) -> Reference:
         """Asks `to` to call a function and keep its value."""
-        name, payload = call_message(func, args, kwargs)
-        reference = self._create(to, name, payload, timeout)
+        return self.create_by(to, func, call_message(func, args, kwargs), timeout)
+
+    def create_by(
+        self,
+        to: WorkerInfo,
+        func: Callable[..., Any],
+        message: tuple[str, dict[str, Any] | Encoded | Prepared],
+        timeout: float | None,
+    ) -> Reference:
+        """Does what `create` does, for a call whose name and payload are known."""
+        reference = self._create(to, *message, timeout)
         if isinstance(func, type) and not reference.type_name:
             reference.type_name = name_of_class(func)  # before the owner says so
         return reference
 
-    def create_by_method(self, method: Method, timeout: float | None) -> Reference:
-        """Asks an owner to run a method of a value and keep the result."""
-        source = method.reference
+    def create_by_method(
+        self, method: Method, timeout: float | None, payload: Prepared | None = None
+    ) -> Reference:
+        """Asks an owner to run a method of a value and keep the result.
+
+        Args:
+            method: The method and its arguments.
+            timeout: Seconds until the value must be there.
+            payload: The request, if it is encoded already.
+        """
+        source, body = method.reference, payload or method.payload()
         used, failure = self.use(source)
-        return self._create(
-            source.owner, method.label, method.payload(), timeout, used=used, failure=failure
-        )
+        return self._create(source.owner, method.label, body, timeout, used=used, failure=failure)
 
     def fetch(self, reference: Reference, timeout: float | None) -> Future[Any]:
         """Returns a future of a value: the object itself on its owner, else a new copy."""
@@ -258,7 +275,11 @@ class RRefCalls:
 
     def call(self, method: Method, timeout: float | None) -> Future[Any]:
         """Runs a method of a value where that lives."""
-        return self.send(method.reference, CALL, method.payload(), method.label, timeout)
+        if not in_section():
+            return self.send(method.reference, CALL, method.payload(), method.label, timeout)
+        payload, reference = Prepared.of(method.payload()).freeze(), method.reference
+        late = partial(self.send, reference, CALL, payload, method.label, timeout)
+        return later(self._agent.pool.submit, method.label, late)
 
     def read(self, reference: Reference, name: str, timeout: float | None) -> Future[Any]:
         """Returns a future of [True, None] for a method, else of [False, the attribute]."""
@@ -288,7 +309,7 @@ class RRefCalls:
         self,
         to: WorkerInfo,
         name: str,
-        payload: dict[str, Any] | Encoded,
+        payload: dict[str, Any] | Encoded | Prepared,
         timeout: float | None,
         used: Used | None = None,
         failure: BaseException | None = None,
@@ -333,7 +354,7 @@ class RRefCalls:
         self,
         reference: Reference,
         kind: str,
-        payload: Mapping[str, object],
+        payload: Mapping[str, object] | Prepared,
         function: str,
         timeout: float | None,
         record: CallRecord | None = None,

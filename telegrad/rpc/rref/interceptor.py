@@ -9,13 +9,13 @@ header "rref" of a request or reply, beside its document:
 from __future__ import annotations
 
 import gc
-import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
+from telegrad.critical import critical
 from telegrad.errors import (
     DecodeError,
     UnknownWorkerError,
@@ -38,6 +38,7 @@ from telegrad.rpc.rref.table import (
     RRefRegistry,
 )
 from telegrad.rpc.rref.value import Arrival, type_of
+from telegrad.transport import get_logger
 from telegrad.types import WorkerInfo
 from telegrad.wire import (
     Buffer,
@@ -119,7 +120,7 @@ SETTLE_SECONDS = 0.3
 MOST_TOLD = 20  # values in one warning
 LONGEST_PLACE = 500  # characters that a holder may write into another worker's log
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 
 @final
@@ -188,7 +189,7 @@ class Leaks:
         registry = self._registry
         if peer not in registry.ask(registry.owners.holders, rref):
             return  # it has overtaken, or been overtaken; or it is none of the peer's business
-        with self._held_lock:
+        with critical.section, self._held_lock:
             held = self._held.setdefault(rref, [self._description(rref)])
             held.append(f"{peer.name!r} (from {escaped(place, most=LONGEST_PLACE)})")
 
@@ -200,7 +201,7 @@ class Leaks:
         return what if creator is None else f"{what}, created by {creator.name!r}"
 
     def _log_held(self) -> None:
-        with self._held_lock:
+        with critical.section, self._held_lock:
             held, self._held = self._held, {}
         if not held:
             return

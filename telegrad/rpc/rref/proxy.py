@@ -22,11 +22,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 
-from telegrad.errors import BlockingCallError
 from telegrad.rpc.call.failure import cut_own_frames
 from telegrad.rpc.limits import seconds
 from telegrad.rpc.rref.calls import Method, RRefCalls
-from telegrad.transport import on_own_loop
+from telegrad.transport import barred, refuse_to_block
 
 if TYPE_CHECKING:
     from telegrad.rpc.rref.table import Reference
@@ -235,11 +234,11 @@ def _call_and_wait(calls: RRefCalls, method: Method, timeout: float | None) -> A
 
 
 def _check_may_block(name: str) -> None:
-    if on_own_loop():
-        raise BlockingCallError(
-            f"rpc_sync().{name} would block a loop of telegrad's; "
+    if barred():
+        refuse_to_block(
+            f"rpc_sync().{name}",
             f"write `await rref.rpc_async().{name}(...)` in an async def function, with () "
-            "for an attribute too"
+            "for an attribute too",
         )
 
 

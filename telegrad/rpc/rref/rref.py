@@ -8,9 +8,13 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
-from telegrad.errors import BlockingCallError, InvalidUseError
+from telegrad.critical import in_section
+from telegrad.errors import InvalidUseError
 from telegrad.rpc.agent.core import AgentCore, current_agent
+from telegrad.rpc.call.codec import Prepared, kept
 from telegrad.rpc.call.failure import cut_own_frames
+from telegrad.rpc.call.user_call import call_message
+from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.future.unread import watched
 from telegrad.rpc.rref.calls import Method, RRefCalls
 from telegrad.rpc.rref.protocol import ForkState
@@ -18,10 +22,9 @@ from telegrad.rpc.rref.proxy import MethodProxy, SyncProxy, not_here
 from telegrad.rpc.rref.stream import open_method_stream
 from telegrad.rpc.rref.table import Reference, RRefRegistry
 from telegrad.rpc.rref.value import type_of
-from telegrad.transport import on_own_loop
+from telegrad.transport import barred, put_off, refuse_to_block
 
 if TYPE_CHECKING:
-    from telegrad.rpc.future.future import Future
     from telegrad.rpc.stream.stream import Stream
     from telegrad.types import WorkerInfo
 
@@ -51,10 +54,18 @@ class RRef(Generic[T]):
         ('owner', 5.0)
     """
 
-    __slots__ = ("__weakref__", "_reference")
+    __slots__ = ("__weakref__", "_late", "_reference")
+
+    _reference: Reference  # until code that interrupted telegrad has got it, `_late` ends first
+    _late: Future[None]
 
     def __init__(self, value: T) -> None:
-        self._reference: Reference = current_agent().attachments[RRefRegistry].own(value)
+        agent = current_agent()
+        registry = agent.attachments[RRefRegistry]
+        if in_section():
+            _refer_later(self, agent, "RRef(...)", partial(registry.own, value))
+        else:
+            self._reference = registry.own(value)
 
     def to_here(self, timeout: float | None = None) -> T:
         """Returns the value: the object itself on its owner, else a new copy each time.
@@ -70,7 +81,7 @@ class RRef(Generic[T]):
             InvalidUseError: The RRef was released.
             Exception: What the creation of the value raised, of its own type.
         """
-        if on_own_loop():
+        if barred():
             self._check_may_block("to_here")
         try:
             return self._fetch(timeout).wait()
@@ -94,7 +105,7 @@ class RRef(Generic[T]):
                 f"RRef is {reference.owner.name!r}; use to_here() for a copy or rpc_sync() to run "
                 "a method there"
             )
-        if on_own_loop():
+        if barred():
             self._check_may_block("local_value")
         try:
             return self._fetch(None).wait()
@@ -172,7 +183,11 @@ class RRef(Generic[T]):
         calls = self._calls()
 
         def begin(method: Method, limit: float | None) -> RRef[Any]:
-            return rref_of(calls.create_by_method(method, limit))
+            if not in_section():
+                return rref_of(calls.create_by_method(method, limit))
+            payload = Prepared.of(method.payload()).freeze()
+            late = partial(calls.create_by_method, method, limit, payload)
+            return rref_of_late(calls.registry.agent, method.label, late)
 
         return MethodProxy(calls, self._reference, timeout, begin)
 
@@ -245,7 +260,13 @@ class RRef(Generic[T]):
 
     def release(self) -> None:
         """Lets go of the value now, instead of when this object is garbage; idempotent."""
-        self._reference.release()
+        try:
+            reference = object.__getattribute__(self, "_reference")
+        except AttributeError:  # the thread that makes it comes to this next
+            if not self._late.done():
+                put_off(self.release)
+        else:
+            reference.release()
 
     def __enter__(self) -> RRef[T]:
         return self
@@ -261,6 +282,9 @@ class RRef(Generic[T]):
     if not TYPE_CHECKING:  # a checker is to know its attributes
 
         def __getattr__(self, name: str) -> Any:
+            if name == "_reference":  # another thread makes it
+                self._late.wait()
+                return object.__getattribute__(self, name)
             raise AttributeError(not_here(name))
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -311,10 +335,7 @@ class RRef(Generic[T]):
             value = reference.registry.value(reference.rref)
             if value is None or value.done():
                 return
-        raise BlockingCallError(
-            f"{verb}() would block a loop of telegrad's; write `await rref` in an async def "
-            "function"
-        )
+        refuse_to_block(f"{verb}()", "write `await rref` in an async def function")
 
 
 def rref_of(reference: Reference) -> RRef[Any]:
@@ -322,6 +343,32 @@ def rref_of(reference: Reference) -> RRef[Any]:
     rref: RRef[Any] = object.__new__(RRef)
     rref._reference = reference
     return rref
+
+
+def rref_of_late(agent: AgentCore, label: str, make: Callable[[], Reference]) -> RRef[Any]:
+    """For the library: returns an RRef whose reference another thread makes.
+
+    For code that interrupts a critical section of this thread.
+    """
+    rref: RRef[Any] = object.__new__(RRef)
+    _refer_later(rref, agent, label, make)
+    return rref
+
+
+def _refer_later(
+    rref: RRef[Any], agent: AgentCore, label: str, make: Callable[[], Reference]
+) -> None:
+    made = rref._late = watched(agent, new_future(agent.pool.submit, label))
+
+    def run() -> None:
+        try:
+            rref._reference = make()
+        except BaseException as error:  # for whoever uses the RRef, else for the log
+            made.try_set_exception(error)
+        else:
+            made.try_set_result(None)
+
+    put_off(run)
 
 
 def reference_of(rref: RRef[Any]) -> Reference:
@@ -344,5 +391,9 @@ def create_rref(
         UnknownWorkerError: There is no such worker.
         EncodeError: The function or an argument cannot travel; nothing was sent.
     """
-    calls = agent.attachments[RRefCalls]
-    return rref_of(calls.create(agent.members.find(to), func, args, kwargs, timeout))
+    calls, peer = agent.attachments[RRefCalls], agent.members.find(to)
+    if not in_section():
+        return rref_of(calls.create(peer, func, args, kwargs, timeout))
+    name, payload = call_message(func, args, kwargs)
+    late = partial(calls.create_by, peer, func, (name, kept(payload)), timeout)
+    return rref_of_late(agent, name, late)

@@ -8,7 +8,6 @@ anywhere, inside our own lock too); the queue is drained by the next event and b
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections import defaultdict
@@ -17,6 +16,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
+from telegrad.critical import critical, in_section
 from telegrad.errors import (
     EvictedError,
     InvalidUseError,
@@ -55,7 +55,7 @@ from telegrad.rpc.rref.value import (
     shut_down_error,
 )
 from telegrad.rpc.tick import Tick
-from telegrad.transport import hands_over
+from telegrad.transport import get_logger, hands_over, refuse_in_section
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
@@ -79,7 +79,7 @@ DRAIN_SECONDS = 0.1
 Released: TypeAlias = RRefId | ForkId
 T = TypeVar("T")
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 
 @final
@@ -246,7 +246,7 @@ class RRefRegistry:
         self.check_open()
         self.drain()
         fork: ForkId | None = None
-        with self._lock:
+        with critical.section, self._lock:
             if owner.incarnation == self.me.incarnation:
                 rref = self.owners.new(creating=True)
             else:
@@ -268,7 +268,8 @@ class RRefRegistry:
         """Returns the future of a value that is owned or expected here; None when it is gone."""
         value = self._values.get(rref)
         if value is None:
-            with self._lock:
+            refuse_in_section("a look at an RRef's value")
+            with critical.section, self._lock:
                 if rref in self.owners and not self._closed:
                     value = self._values.setdefault(rref, _new_value(self.agent, rref))
         return value
@@ -346,7 +347,7 @@ class RRefRegistry:
                 f"or published by {self.me.name!r}, another agent of this process"
             )
         fork = reference.fork
-        with self._lock:
+        with critical.section, self._lock:
             if not reference.released:
                 if fork is None:
                     made = self.owners.make_fork(reference.rref, peer)
@@ -400,7 +401,7 @@ class RRefRegistry:
 
         It is called on any thread, a loop included, and must not block.
         """
-        with self._lock:
+        with critical.section, self._lock:
             if self._closed or self.users.state(fork) is not ForkState.PENDING:
                 return False
             self._waiting[fork].append(waiter)
@@ -413,7 +414,7 @@ class RRefRegistry:
 
         An owner out of reach can never be asked to count: its values are of no use here.
         """
-        with self._lock:
+        with critical.section, self._lock:
             self._lost[peer] = error
             keep_newest(self._lost)
         if not isinstance(error, UnreachableWorkerError):  # which lives, and creates and holds
@@ -427,7 +428,7 @@ class RRefRegistry:
 
     def close(self) -> None:
         """Drops the values and fails the waits for them: the agent is gone."""
-        with self._lock:
+        with critical.section, self._lock:
             self._closed = True
             values, self._values = self._values, {}
             self._waiting.clear()  # nothing starts any more
@@ -438,18 +439,18 @@ class RRefRegistry:
 
     def ask(self, question: Callable[..., T], *args: Any) -> T:
         """Returns what a table answers, under the lock; no message follows from it."""
-        with self._lock:
+        with critical.section, self._lock:
             return question(*args)
 
     def wait_until(self, answer: Callable[[], bool], limit: float) -> None:
         """Blocks until the tables answer True, or the limit is over."""
-        with self._changed:
+        with critical.section, self._changed:
             self._leaving = True
             self._changed.wait_for(answer, limit)
 
     def event(self, event: Callable[..., Sequence[Effect]], *args: Any, **named: Any) -> None:
         """Hands an event to the tables, under the lock, and carries out what they ask for."""
-        with self._lock:
+        with critical.section, self._lock:
             effects = event(*args, **named)
             steps = self._take(effects) if effects or self._leaving else ()
         for step in steps:
@@ -463,21 +464,22 @@ class RRefRegistry:
         Never waits for the lock: the garbage collector may run a user's finaliser, which may call
         `release()`, in a thread that holds it.
         """
-        while not self.garbage.empty():
-            if not self._lock.acquire(blocking=False):
-                return
-            try:
-                effects: list[Effect] = []
-                with contextlib.suppress(Empty):
-                    while True:
-                        gone = self.garbage.get_nowait()
-                        if isinstance(gone, RRefId):
-                            effects += self.owners.drop(gone)
-                        else:
-                            effects += self.users.release(gone)
-                steps = self._take(effects)
-            finally:
-                self._lock.release()
+        while not (self.garbage.empty() or in_section()):
+            with critical.section:
+                if not self._lock.acquire(blocking=False):
+                    return
+                try:
+                    effects: list[Effect] = []
+                    with contextlib.suppress(Empty):
+                        while True:
+                            gone = self.garbage.get_nowait()
+                            if isinstance(gone, RRefId):
+                                effects += self.owners.drop(gone)
+                            else:
+                                effects += self.users.release(gone)
+                    steps = self._take(effects)
+                finally:
+                    self._lock.release()
             for step in steps:
                 step()
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
+from telegrad.critical import critical, in_section
 from telegrad.errors import (
-    BlockingCallError,
     CallCancelledError,
     CallTimeoutError,
     DecodeError,
@@ -33,7 +33,7 @@ from telegrad.rpc.future.unread import Origin, Report, Reports, reports_of
 from telegrad.rpc.future.waits import NextItem, comes_from
 from telegrad.rpc.stream.messages import ITEM, ITEMS_PER_TURN, MORE, read_end, read_item
 from telegrad.rpc.stream.protocol import StreamReceiver
-from telegrad.transport import on_own_loop
+from telegrad.transport import barred, put_off, refuse_in_section, refuse_to_block
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
@@ -136,11 +136,8 @@ class StreamReader:
             BaseException: The error with which the stream has ended.
         """
         while (value := self._poll()) is _NOTHING:
-            if on_own_loop():
-                raise BlockingCallError(
-                    f"the next item of {self.label} is waited for on a loop of telegrad's, "
-                    "which it would block; write `async for`"
-                )
+            if barred():
+                refuse_to_block(f"to wait for the next item of {self.label}", "write `async for`")
             with self._waiting() as waiter:
                 if waiter is not None:
                     waiter.wait()
@@ -169,7 +166,10 @@ class StreamReader:
         Returns:
             True if it was open until now.
         """
-        with self._lock:
+        if in_section():
+            put_off(partial(self.close, failure))
+            return not self._receiver.is_over
+        with critical.section, self._lock:
             was_open = not self._receiver.is_over
             if self._receiver.is_closed or (failure is not None and not was_open):
                 return False
@@ -180,7 +180,7 @@ class StreamReader:
 
     def fail(self, error: BaseException) -> None:
         """Ends it with an error, once the items that are here and in order were read."""
-        with self._lock:
+        with critical.section, self._lock:
             if self._receiver.is_whole:
                 return
             left = self._receiver.break_off(without_frames(fresh_copy(error)))
@@ -200,7 +200,7 @@ class StreamReader:
             DecodeError: None was to come; the stream has failed.
         """
         try:
-            with self._lock:
+            with critical.section, self._lock:
                 if self._receiver.is_whole:
                     return False
                 self._receiver.arrive(number, size, envelope)
@@ -221,7 +221,7 @@ class StreamReader:
 
     def _expire(self, waiter: Future[None]) -> None:
         """Breaks it off if a reader still waits as it did `limit` seconds ago; on the loop."""
-        with self._lock:
+        with critical.section, self._lock:
             if waiter not in self._waiters:
                 return
         self.fail(
@@ -241,7 +241,7 @@ class StreamReader:
         """Returns the next value, OVER or _NOTHING; raises the error that it has ended with."""
         receiver = self._receiver
         self._readers.agent.life.check_process()
-        with self._lock:
+        with critical.section, self._lock:
             envelope = receiver.take()
             taken = receiver.ask_for_more()
             over = receiver.is_over
@@ -277,7 +277,7 @@ class StreamReader:
         try:
             items, failed = read_end(reply.value())
             failure = None if failed is None else without_frames(rebuild_failure(failed))
-            with self._lock:
+            with critical.section, self._lock:
                 if receiver.is_whole:
                     return
                 receiver.end(items, failure)
@@ -299,7 +299,7 @@ class StreamReader:
     def _waiting(self) -> Iterator[Future[None] | None]:
         """Yields a future that is completed at the next change; None if that has come already."""
         agent, receiver = self._readers.agent, self._receiver
-        with self._lock:
+        with critical.section, self._lock:
             if receiver.has_next or receiver.is_over:
                 waiter = None
             else:
@@ -315,12 +315,12 @@ class StreamReader:
             yield waiter
         finally:
             timer.cancel()
-            with self._lock, contextlib.suppress(ValueError):
+            with critical.section, self._lock, contextlib.suppress(ValueError):
                 self._waiters.remove(waiter)
 
     def _wake(self) -> None:
         """Lets all readers look again."""
-        with self._lock:
+        with critical.section, self._lock:
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter.try_set_result(None)
@@ -372,9 +372,10 @@ class StreamReaders:
             CallTimeoutError: The call that this code serves has no time left.
             NotInitializedError: The agent was shut down.
         """
+        refuse_in_section(f"a stream of {name}")
         number = next(self._numbers)
         reader = StreamReader(self, number, peer, CallRecord(name), limit, current_served_call())
-        with self._lock:
+        with critical.section, self._lock:
             self._readers[number] = reader
         try:
             reply = send(reader)
@@ -386,7 +387,7 @@ class StreamReaders:
 
     def forget(self, reader: StreamReader, left: list[Envelope] | None = None) -> None:
         """Hears that nothing more will come for a stream; gives back what nobody will read."""
-        with self._lock:
+        with critical.section, self._lock:
             self._readers.pop(reader.number, None)
         for envelope in left or ():
             self.agent.codec.drop(reader.peer, reader.record, envelope)
@@ -399,7 +400,7 @@ class StreamReaders:
         Args:
             all_of_them: True once the agent has ended.
         """
-        with self._lock:
+        with critical.section, self._lock:
             readers = list(self._readers.values())
         for reader in readers:
             if all_of_them or not still_runs(reader.parent):
@@ -420,7 +421,7 @@ class StreamReaders:
                 self.agent.codec.drop(peer, reader.record, envelope)
 
     def _on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             readers = [reader for reader in self._readers.values() if reader.peer == peer]
         for reader in readers:
             reader.lose(error)

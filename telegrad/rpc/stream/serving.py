@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import logging
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
+from telegrad.critical import critical
 from telegrad.errors import DecodeError, EncodeError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc.call.failure import describe_failure
 from telegrad.rpc.call.served_call import current_served_call
@@ -45,13 +45,14 @@ from telegrad.rpc.stream.messages import (
     write_item,
 )
 from telegrad.rpc.stream.protocol import Sender
+from telegrad.transport import get_logger
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, read_head
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 
 class _ConsumerGoneError(Exception):
@@ -131,7 +132,7 @@ class Production:
         Raises:
             DecodeError: So many were never sent.
         """
-        with self._lock:
+        with critical.section, self._lock:
             self._sender.more(taken)
             wake = self._take_rest() if self._sender.has_room else None
         if wake is not None:
@@ -139,7 +140,7 @@ class Production:
 
     def stop(self) -> None:
         """Closes the generator, at once where it rests, else at its next `yield`."""
-        with self._lock:
+        with critical.section, self._lock:
             self._wanted = False
             wake = self._take_rest()
         if wake is not None:
@@ -177,7 +178,7 @@ class Production:
         Raises:
             _ConsumerGoneError: Nobody wants a further item.
         """
-        with self._lock:
+        with critical.section, self._lock:
             if not self._wanted:
                 raise _ConsumerGoneError
             if self._sender.has_room:
@@ -243,7 +244,7 @@ class Production:
         record = self._served.record
         sealed = codec.seal(consumer, ITEM, record, value, reply=True, final=False)
         size = size_of(sealed.envelope)
-        with self._lock:
+        with critical.section, self._lock:
             number = self._sender.send(size)
             self._served.items = self._sender.sent
         write_item(sealed.envelope, self.number, number, size)
@@ -254,7 +255,7 @@ class Production:
             raise _ConsumerGoneError from None
         except EncodeError:  # it refers to more than an envelope has room for
             sealed.take_back()
-            with self._lock:
+            with critical.section, self._lock:
                 self._sender.unsend()
                 self._served.items = self._sender.sent
             raise
@@ -308,25 +309,25 @@ class StreamProducers:
     @property
     def resting(self) -> int:
         """The number of them that wait until an item was read."""
-        with self._lock:
+        with critical.section, self._lock:
             return sum(production.rests for production in self._productions.values())
 
     def forget(self, production: Production) -> None:
         """Hears that a stream has ended."""
-        with self._changed:
+        with critical.section, self._changed:
             self._productions.pop((production.consumer, production.number), None)
             self._changed.notify_all()
 
     def close(self) -> None:
         """Closes the generators that rest, since the agent has ended."""
-        with self._lock:
+        with critical.section, self._lock:
             left = list(self._productions.values())
         for production in left:
             production.stop()
 
     def _wait_until_closed(self, seconds: float) -> None:
         """A call that was cancelled has ended when its generator still closes."""
-        with self._changed:
+        with critical.section, self._changed:
             self._changed.wait_for(lambda: not self._productions, seconds)
 
     def _admit(self, caller: WorkerInfo, document: bytes) -> Prepare:
@@ -354,7 +355,7 @@ class StreamProducers:
         """
         name = call.name
         production = Production(self, caller, number, name)
-        with self._lock:
+        with critical.section, self._lock:
             if self._productions.setdefault((caller, number), production) is not production:
                 raise DecodeError(f"{caller.name!r} has a stream of number {number} already")
         return UserCall(partial(production.begin, call), mode=CallMode.FUTURE, name=name)

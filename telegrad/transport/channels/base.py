@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, final
 
+from telegrad.critical import critical
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.loop import LoopThread, handing_context
 from telegrad.wire import (
@@ -51,13 +52,13 @@ class Counters:
 
     def chunk_left(self, size: int, offset: int) -> None:
         """Counts a chunk that went by a lane, as one if it begins a MiB of its part."""
-        with self._chunks_lock:
+        with critical.section, self._chunks_lock:
             self.chunks_sent += offset % PIECE_BYTES == 0
             self.bulk_bytes_sent += size
 
     def chunk_came(self, size: int, offset: int) -> None:
         """Counts a chunk that came by a lane, as one if it begins a MiB of its part."""
-        with self._chunks_lock:
+        with critical.section, self._chunks_lock:
             self.chunks_received += offset % PIECE_BYTES == 0
             self.bulk_bytes_received += size
 
@@ -83,7 +84,7 @@ class LaneThreads:
         """
         run = partial(handing_context().run, self._run, function)
         thread = threading.Thread(target=run, name=LANE, daemon=True)
-        with self._lock:
+        with critical.section, self._lock:
             if self._closed:
                 return
             try:
@@ -97,7 +98,7 @@ class LaneThreads:
 
     def close(self) -> None:
         """Waits for the threads, and starts no more. Idempotent."""
-        with self._lock:
+        with critical.section, self._lock:
             running = list(self._running)
             self._closed = True
         deadline = time.monotonic() + STOP_SECONDS
@@ -108,7 +109,7 @@ class LaneThreads:
         try:
             function()
         finally:
-            with self._lock:
+            with critical.section, self._lock:
                 self._running.discard(threading.current_thread())
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import final
 
+from telegrad.critical import critical
 from telegrad.transport.channels.base import Pieces
 from telegrad.wire import CHUNK_HEADER_BYTES, Envelope, Piece, Span, read_chunk_header
 
@@ -38,7 +39,7 @@ class Cargo:
     @property
     def waiting(self) -> bool:
         """True if there is a piece to send."""
-        with self._session_lock:
+        with critical.section, self._session_lock:
             return bool(self._session.cutting)
 
     def next_piece(self, most: int, wanted: Callable[[], bool]) -> Piece | None:
@@ -49,7 +50,7 @@ class Cargo:
             wanted: Returns False once the lane was let go, which happens before the next stream is
                 up: a slow thread of this lane must take no piece of that stream.
         """
-        with self._session_lock:
+        with critical.section, self._session_lock:
             return self._session.next_piece(most) if wanted() else None
 
     def put_in_place(self, chunk: bytes) -> int:
@@ -67,7 +68,7 @@ class Cargo:
 
     def announced(self, number: int) -> bool:
         """Returns True if the envelope of a piece is known."""
-        with self._session_lock:
+        with critical.section, self._session_lock:
             return self._session.announced(number)
 
     def claim(self, span: Span) -> memoryview | None:
@@ -76,12 +77,12 @@ class Cargo:
         Raises:
             DecodeError: The piece does not fit the announcement.
         """
-        with self._session_lock:
+        with critical.section, self._session_lock:
             return self._session.claim(span)
 
     def settle(self, span: Span, *, came: bool) -> None:
         """Ends the claim of a piece that came, or did not; hands over what is complete."""
-        with self._session_lock:
+        with critical.section, self._session_lock:
             assembly = self._session.settle(span, came=came)
         if assembly is None:
             return
@@ -90,6 +91,6 @@ class Cargo:
         except MemoryError as error:
             self._fail(error)
             return
-        with self._session_lock:
+        with critical.section, self._session_lock:
             complete = self._session.finish(span.number)
         self._hand_over(complete)

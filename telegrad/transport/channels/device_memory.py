@@ -30,10 +30,12 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 
 from telegrad.arrays import DeviceMemory, Mappings, SharedPlace, octets_from_gpu
+from telegrad.critical import critical
 from telegrad.transport.channels.ledger import Account, Block, Bounds, Ledger
+from telegrad.transport.log import get_logger
 from telegrad.wire import INLINE_BYTES, SHADOW_BYTES, Mode, land, mode_of, set_mode, write_place
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CUDA_IPC: Final = "cuda-ipc"  # the capability in a hello; one entry for each GPU follows
 GPU: Final = "gpu="
@@ -155,7 +157,7 @@ class DeviceSlabs:
         Raises:
             RuntimeError: Memory of this GPU cannot be shared.
         """
-        with self._lock:
+        with critical.section, self._lock:
             ledger = self._ledgers.get(number)
             if ledger is None:
                 ledger = self._ledgers[number] = Ledger(partial(DeviceMemory, number), self._bounds)
@@ -171,7 +173,7 @@ class DeviceSlabs:
 
     def close(self, number: int, account: Account[DeviceMemory]) -> None:
         """Retires the memory of one stream: nobody uses it again, and it is freed after a while."""
-        with self._lock:
+        with critical.section, self._lock:
             self._drain()
             ledger, now = self._ledgers.get(number), self._clock()
             if ledger is not None:
@@ -181,7 +183,7 @@ class DeviceSlabs:
         """Frees memory that was unused for a while, in a thread: CUDA may wait for the GPU."""
         now = self._clock()
         then = now - self._bounds.idle_seconds
-        with self._lock:
+        with critical.section, self._lock:
             self._drain()
             gone = [memory for since, memory in self._retired if since <= then]
             self._retired = [each for each in self._retired if each[0] > then]
@@ -194,7 +196,7 @@ class DeviceSlabs:
 
     def end(self) -> None:
         """Frees all memory, once all streams have ended; may wait for a GPU."""
-        with self._lock:
+        with critical.section, self._lock:
             self._drain()
             gone, self._retired = self._retired, []
         gone.clear()
@@ -250,7 +252,7 @@ class DeviceStream:
         number = int(array.device.id)
         if array.nbytes <= INLINE_BYTES or number not in self._gpus:
             return None
-        with self._lock:
+        with critical.section, self._lock:
             works = self._works.get(number)
             if works is False or not self._open:
                 return None
@@ -279,7 +281,7 @@ class DeviceStream:
             octets_from_gpu(hold.octets[:-SHADOW_BYTES], array)
         place = SharedPlace(self._gpus[hold.number], memory.handle, memory.size, block.offset)
         write_place(hold.octets, Mode.BOTH if hold.trial else Mode.THERE, place)
-        with self._lock:
+        with critical.section, self._lock:
             if self._open:
                 self._holds[_address(hold.octets)] = hold
             else:  # the stream ended meanwhile
@@ -291,7 +293,7 @@ class DeviceStream:
         if mode not in (Mode.OPENED, Mode.REFUSED):
             return  # the peer did not look, as the call was dropped, for instance
         hold.trial = False
-        with self._lock:
+        with critical.section, self._lock:
             self._works[hold.number] = mode is Mode.OPENED
         if mode is Mode.REFUSED:
             words = "arrays go by host memory (its log says why)"
@@ -300,14 +302,14 @@ class DeviceStream:
 
     def settle(self, buffer: memoryview) -> None:
         """Hears that a buffer is not lent: a shadow's bytes then go like any others."""
-        with self._lock:
+        with critical.section, self._lock:
             hold = self._holds.get(_address(np.frombuffer(buffer, np.uint8)))
             if hold is not None:
                 self._take_back(hold)
 
     def free(self, hold: Hold) -> None:
         """Hears that a shadow is free; any thread."""
-        with self._lock:
+        with critical.section, self._lock:
             self._holds.pop(_address(hold.octets), None)
             block, hold.block = hold.block, None
             if hold.trial:
@@ -318,7 +320,8 @@ class DeviceStream:
 
     def close(self) -> None:
         """Copies arrays that may have to go another way to the host; lets go of all memory."""
-        with self._lock:  # it keeps memory of the host from being taken for something else
+        # The lock keeps memory of the host from being taken for something else.
+        with critical.section, self._lock:
             self._open = False
             for hold in self._holds.values():
                 self._take_back(hold)

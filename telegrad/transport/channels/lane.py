@@ -19,6 +19,7 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 
+from telegrad.critical import critical
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Carrier, CarrierClosedError, Direct
 from telegrad.transport.channels.base import Counters, LaneThreads
@@ -174,7 +175,8 @@ class Lane:
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
-            work()
+            with critical.role:
+                work()
         except (CarrierClosedError, DecodeError, MemoryError) as error:
             if self.is_open():
                 self._on_broken(error)

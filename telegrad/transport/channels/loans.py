@@ -17,6 +17,7 @@ from typing import Any, Self, final
 import numpy as np
 
 from telegrad.arrays import SharedMemory
+from telegrad.critical import critical
 from telegrad.errors import DecodeError
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.channels.ledger import Bounds
@@ -107,7 +108,7 @@ class Loans:
         lending, total = frame.lending, 0
         assert lending is not None
         texts: list[tuple[Envelope, int, memoryview]] = []
-        with self._lock:
+        with critical.section, self._lock:
             for number, size in lending.slabs:
                 self._map(number, size)
             self._drain()
@@ -138,13 +139,13 @@ class Loans:
     def due(self) -> bool:
         """True if there is so much to tell that it should not wait."""
         if not self.freed.empty():
-            with self._lock:
+            with critical.section, self._lock:
                 self._drain()
         return self.untold >= RETURN_BYTES
 
     def returned(self) -> list[int]:
         """Returns the loans to give back with the frame that is written now."""
-        with self._lock:
+        with critical.section, self._lock:
             self._drain()
             now, self._returned = self._returned[:MOST_RETURNS], self._returned[MOST_RETURNS:]
             self.untold = len(self._returned)  # the rest goes with the next frame
@@ -177,7 +178,7 @@ class Loans:
         Returns:
             The bytes, to which nobody here writes any more, for `gives`; None where somebody may.
         """
-        with self._lock:  # under it no loan that ends is told to the peer
+        with critical.section, self._lock:  # under it no loan that ends is told to the peer
             watch = self._exporters[id(holders[0])]
             lent: Lent = watch.what
             slab = self._mapped.get(lent.slab)
@@ -202,7 +203,7 @@ class Loans:
     def gives(self, buffer: memoryview) -> Lent | None:
         """Gives the peer back a part that was taken over, with its bytes; None for others."""
         exporter: object = buffer.obj
-        with self._lock:
+        with critical.section, self._lock:
             watch = self._exporters.get(id(exporter))
             if watch is None or watch() is not exporter or not watch.given:
                 return None
@@ -212,7 +213,7 @@ class Loans:
 
     def close(self) -> None:
         """Maps nothing any more; arrays that are lent live on, as memory of their holders."""
-        with self._lock:
+        with critical.section, self._lock:
             self._mapped.clear()
 
     def _map(self, number: int, size: int) -> None:

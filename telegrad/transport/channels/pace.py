@@ -19,6 +19,7 @@ from collections import deque
 from threading import Lock
 from typing import final
 
+from telegrad.critical import critical
 from telegrad.wire import BLOCK_BYTES, PIECE_BYTES
 
 CHUNKS_PER_SECOND = 32
@@ -58,7 +59,7 @@ class Pace:
 
     def sent(self, size: int) -> None:
         """Records that a chunk is sent; from any thread."""
-        with self._lock:
+        with critical.section, self._lock:
             self._owed.append(size)
             if not self._measured:
                 self._sent += size
@@ -66,7 +67,7 @@ class Pace:
 
     def heard(self, taken: int, now: float) -> None:
         """Takes the number of chunks that the receiver took; from any thread."""
-        with self._lock:
+        with critical.section, self._lock:
             for _ in range(min(taken - self.taken, len(self._owed))):
                 self._bytes += self._owed.popleft()
             if taken > self.taken:
@@ -90,7 +91,7 @@ class Pace:
             now: The time.
             waiting: True if there are more to send.
         """
-        with self._lock:
+        with critical.section, self._lock:
             passed = min(max(0.0, now - self._last_tick), self._patience / TICKS_PER_PATIENCE)
             self._last_tick = now
             self._idle = self._idle + passed if waiting or self._owed else 0.0

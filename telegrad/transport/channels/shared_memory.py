@@ -24,6 +24,7 @@ from typing import Any, final
 import numpy as np
 
 from telegrad.arrays import SharedMemory, shared_below
+from telegrad.critical import critical
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Carrier, Direct
 from telegrad.transport.channels.answers import Answering
@@ -171,7 +172,7 @@ class SlabPool:
 
     def tick(self) -> None:
         """Releases memory that was unused for a while."""
-        with self.lock:
+        with critical.section, self.lock:
             self.drain()
             for slab in self.ledger.trim(self._clock()):
                 slab.memory.close_descriptor()
@@ -269,7 +270,7 @@ class SlabStream(Memory):
         if size <= LENT_BYTES:
             return None
         pool = self._pool
-        with pool.lock:
+        with critical.section, pool.lock:
             pool.drain()
             try:
                 block = pool.ledger.take(self._account, size)
@@ -344,7 +345,7 @@ class SlabStream(Memory):
             Its place; None if it is other memory, or was lent before.
         """
         pool = self._pool
-        with pool.lock:
+        with critical.section, pool.lock:
             block = pool.block(buffer)
             if block is None:
                 memory = shared_below(buffer)
@@ -373,7 +374,7 @@ class SlabStream(Memory):
                 return
             lending = frame.lending = Lending()
         lending.returned = loans.returned()
-        with self._pool.lock:
+        with critical.section, self._pool.lock:
             self._handles.drain()
             lending.dropped, account.dropped = account.dropped, []
         for number, size, descriptor in self._new:
@@ -393,7 +394,7 @@ class SlabStream(Memory):
         """
         assert frame.lending is not None
         now = self._pool.now()
-        with self._pool.lock:
+        with critical.section, self._pool.lock:
             self._handles.drain()
             for loan in frame.lending.returned:
                 if self._handles.returned(loan):
@@ -414,7 +415,7 @@ class SlabStream(Memory):
             DecodeError: The peer did not have the loan, or the sizes differ.
         """
         pool, account = self._pool, self._account
-        with pool.lock:
+        with critical.section, pool.lock:
             pool.drain()
             block = account.loans.get(lent.loan)
             if block is None or block.size != lent.size:
@@ -427,7 +428,7 @@ class SlabStream(Memory):
         """Lets go of everything, once the stream has ended for both: nothing is sent any more."""
         if self._gpus is not None:
             self._gpus.close()
-        with self._pool.lock:
+        with critical.section, self._pool.lock:
             self._pool.drain()
             self._pool.forget(self._account)
         self._loans.close()

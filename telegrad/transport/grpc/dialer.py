@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
 import socket
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple, final
@@ -24,11 +23,12 @@ from telegrad.transport.grpc.options import (
     join_address,
     split_address,
 )
+from telegrad.transport.log import get_logger
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.security.tls import Tls
 from telegrad.transport.security.tls_probe import NoTlsError, Shown, TlsProbe
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # A host that answers at all answers a connect within a few round trips. A host that is down does
 # not, and the session has other endpoints and other times to try.

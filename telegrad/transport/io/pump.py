@@ -11,7 +11,6 @@ The writer's turn is given once: by `wake`, from the thread that found it free, 
 from __future__ import annotations
 
 import asyncio
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -20,10 +19,11 @@ from typing import Any, Protocol, final
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.io.spin import Spin
+from telegrad.transport.log import get_logger
 from telegrad.transport.loop import LoopThread
 from telegrad.transport.security.tags import BadTagError
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # Errors that end a stream: the carrier broke, or the peer broke the protocol.
 READ_ERRORS = (CarrierClosedError, BadTagError, DecodeError)

@@ -11,6 +11,8 @@ a thread of the pool. The worker's own loop reads when there is nobody else.
                                to wait takes the role from it
     a loop begins to await     the loop, unless a thread waits
     a thread becomes idle      the thread, unless a thread waits or a loop awaits
+    a thread does not come     a handler or finaliser may have interrupted it, and block: as if it
+                               had ended
     any of these ends          the best of those that are left; else the worker's own loop
 
 A signal handler may wait inside a wait of its own thread; the role stays with the thread until the
@@ -95,6 +97,14 @@ class ReaderRole:
             self.held = True
             if not holds or self.shared not in (NOBODY, thread):
                 self.hold_ends()
+
+    def take_away(self) -> None:
+        """Takes the role from a thread that does not come to read."""
+        if self.holder is Holder.WAITER:
+            self.held, self.waiter, self._depth = False, NOBODY, 0
+            self._settle()
+        elif self.holder is Holder.IDLE:
+            self.idle_ends()
 
     def hold_begins(self, thread: int) -> bool:
         """Records that a thread will wait soon; returns True if it holds the role now."""

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable
 from typing import final
 
+from telegrad.critical import critical
 from telegrad.transport.base import CarrierClosedError, Direct
 from telegrad.transport.io.pump import READ_ERRORS, Pump, StreamEnd
 from telegrad.transport.io.socket_reader import SocketReader
@@ -118,6 +119,11 @@ class SocketPump(Pump):
 
     def _write(self, preamble: bytes = b"") -> None:
         """Writes until nothing is left."""
+        # Code that interrupts this thread may take the turn again, and would wait for its role.
+        with critical.section:
+            self._write_all(preamble)
+
+    def _write_all(self, preamble: bytes) -> None:
         direct = self._direct
         if not direct.begin_writing():
             return  # the stream has ended, and the next one begins with the turn

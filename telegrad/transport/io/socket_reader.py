@@ -31,8 +31,10 @@ import threading
 import time
 from asyncio import _get_running_loop
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol, final
 
+from telegrad.critical import critical
 from telegrad.transport.io.burst import BurstWriter
 from telegrad.transport.io.loop_watch import MOST_REQUESTS, LoopWatch
 from telegrad.transport.io.pump import WaitGate
@@ -62,6 +64,26 @@ class Source(Protocol):
 
 
 @final
+@dataclass(slots=True)
+class _Progress:
+    """The counts by which a tick finds out who does not come to read.
+
+    Attributes:
+        holds: How often a hold began or went on.
+        holds_seen: That number at the last tick.
+        reads: How often a thread has read.
+        reading: The threads that read now; each operation is atomic.
+        unread: The number of reads at the last tick, if a socket could be read then.
+    """
+
+    holds: int = 0
+    holds_seen: int = 0
+    reads: int = 0
+    reading: set[int] = field(default_factory=set)
+    unread: int | None = None
+
+
+@final
 class SocketReader:
     """The direct sockets of one exchange.
 
@@ -86,7 +108,7 @@ class SocketReader:
         self._shield = Shield()  # for the waiter, the only thread that looks at it
         self._role_lock = threading.Lock()  # guards all below
         self._role = ReaderRole()
-        self._holds = self._holds_seen = 0  # how often a hold began or went on; at the last tick
+        self._progress = _Progress()
         self._watches: dict[int, LoopWatch] = {}  # by the number of the loop
         self._polls: _Polls | None = None  # made for the first socket
         self._armed: select.epoll | None = None  # holds the sockets; None while a thread waits
@@ -96,7 +118,7 @@ class SocketReader:
 
     def add(self, descriptor: int, source: Source) -> None:
         """Watches a socket."""
-        with self._role_lock:
+        with critical.section, self._role_lock:
             if self._closed:
                 return
             if self._polls is None:
@@ -113,14 +135,16 @@ class SocketReader:
 
     def tick(self) -> None:
         """Takes the role from threads and loops that do not come to read; forgets closed loops."""
-        if self._role.held and self._holds == self._holds_seen:
+        progress = self._progress
+        if self._role.held and progress.holds == progress.holds_seen:
             self.release(self._role.waiter)
-        self._holds_seen = self._holds
-        with self._role_lock:
+        progress.holds_seen = progress.holds
+        with critical.section, self._role_lock:
             self._role.shared = NOBODY
+            self._take_from_stuck()
         for number, watch in tuple(self._watches.items()):
             if watch.loop.is_closed():
-                with self._role_lock:
+                with critical.section, self._role_lock:
                     self._role.await_ends(number)
                     self._arm()
                     del self._watches[number]
@@ -128,9 +152,25 @@ class SocketReader:
             elif watch.is_stuck():
                 self.end_await(watch)
 
+    def _take_from_stuck(self) -> None:
+        """Takes the role from a thread that has not come to read since the last tick.
+
+        A handler of a signal, or a finaliser, may have interrupted its poll, and block: on a lock,
+        say, of a thread whose reply nobody else would read. Holds the lock.
+        """
+        polls, role, progress = self._polls, self._role, self._progress
+        seen, progress.unread = progress.unread, None
+        threads = role.holder in (Holder.WAITER, Holder.IDLE) and not role.held
+        if polls is None or self._closed or progress.reading or not threads:
+            return
+        progress.unread = progress.reads if polls.sockets.poll(0) else None
+        if progress.unread is not None and progress.unread == seen:
+            role.take_away()
+            self._arm()
+
     def close(self) -> None:
         """Ends all waits and watches nothing any more. Idempotent."""
-        with self._role_lock:
+        with critical.section, self._role_lock:
             polls = self._polls
             if self._closed or polls is None:
                 self._closed = True
@@ -151,7 +191,7 @@ class SocketReader:
 
     def stop(self, descriptor: int) -> None:
         """Stops watching a socket that has failed, or is to be removed. Idempotent."""
-        with self._role_lock:
+        with critical.section, self._role_lock:
             if self._polls is not None and not self._polls.closed:
                 with contextlib.suppress(FileNotFoundError):
                     self._polls.sockets.unregister(descriptor)
@@ -170,31 +210,32 @@ class SocketReader:
             stay: True to hold the role after this wait, as `hold` does.
         """
         me, outer = threading.get_ident(), self._shield
-        with Shield() as shield:
+        with Shield() as shield, critical.role:
             if self.bursts.waiting:
                 self.bursts.write()
-            with self._role_lock:
+            with critical.section, self._role_lock:
                 polls = self._polls
                 held = self._role.held and self._role.waiter == me
-                # A signal handler that came while this thread hands a message over cannot read.
-                inside = self._role.waiter == me and not (held or outer.polling)
-                if polls is None or self._closed or inside or not self._role.wait_begins(me):
+                # A handler of a signal may wait while this thread polls, and reads in its place.
+                nested = self._role.waiter == me and not held
+                if polls is None or self._closed or not self._role.wait_begins(me):
                     return
                 self._arm()
                 polls.users += 1
             self._shield = shield
             # The user loop of this thread stands still meanwhile, and must not get the role back.
-            alone = outer.polling or _get_running_loop() is not None
+            alone = nested or _get_running_loop() is not None
             try:
                 gate.wake = self._wake_waiter
                 self._read_until(gate, seconds, math.inf if alone else MOST_REQUESTS)
             finally:
                 gate.wake = None
                 self._shield = outer
-                with self._role_lock:
+                with critical.section, self._role_lock:
                     polls.users -= 1
-                    self._holds += 1
-                    self._role.wait_ends(me, holds=(stay or held) and not gate.shut)
+                    self._progress.holds += 1
+                    if self._role.waiter == me:
+                        self._role.wait_ends(me, holds=(stay or held) and not gate.shut)
                     if self._role.waiter and not self._role.held:
                         polls.wake_waiter()  # a handler's wait ends: the outer reply may be here
                     self._arm()
@@ -206,20 +247,20 @@ class SocketReader:
         has to call `release` after them. A thread that begins to wait takes the role from it, and
         a tick takes back what is held too long.
         """
-        with self._role_lock:
+        with critical.section, self._role_lock:
             if self._polls and not self._closed and self._role.hold_begins(threading.get_ident()):
-                self._holds += 1
+                self._progress.holds += 1
                 self._arm()
 
     def look(self) -> None:
         """Holds the role, as `hold` does, and reads what has come; never waits."""
         me, role = threading.get_ident(), self._role
         with Shield():
-            with self._role_lock:
+            with critical.section, self._role_lock:
                 polls = self._polls
                 if polls is None or self._closed or not role.hold_begins(me):
                     return
-                self._holds += 1
+                self._progress.holds += 1
                 self._arm()
                 if not (ready := polls.sockets.poll(0)):
                     return
@@ -227,14 +268,14 @@ class SocketReader:
             try:
                 self._context.run(self._read, ready)
             finally:
-                with self._role_lock:
+                with critical.section, self._role_lock:
                     role.wait_ends(me, holds=True)
                     self._arm()
 
     def release(self, thread: int) -> None:
         """Ends the hold of a thread, if it has one. Idempotent."""
         if self._role.waiter == thread:
-            with self._role_lock:
+            with critical.section, self._role_lock:
                 if self._role.waiter == thread:
                     self._role.hold_ends()
                     self._arm()
@@ -242,16 +283,20 @@ class SocketReader:
     def _read_until(self, gate: WaitGate, seconds: float, most: float) -> None:
         polls, shield, ends = self._polls, self._shield, time.monotonic() + seconds
         assert polls is not None
-        requests = 0
-        while gate.shut and requests < most and not self._closed:
+        requests, me = 0, threading.get_ident()
+        while gate.shut and requests < most and not self._closed and self._role.waiter == me:
             if (left := ends - time.monotonic()) <= 0:
                 return
-            ready = shield.wait(self._spin.poll, polls.sockets.poll, min(left, LONGEST_SLEEP))
+            critical.role.release()  # a handler of a signal may wait itself while this one polls
+            try:
+                ready = shield.wait(self._spin.poll, polls.sockets.poll, min(left, LONGEST_SLEEP))
+            finally:
+                critical.role.acquire()
             requests += self._context.run(self._read, ready)
 
     def _wake_waiter(self) -> None:
         """Wakes the thread that waits, if another thread, or a signal handler, opened its gate."""
-        with self._role_lock:
+        with critical.section, self._role_lock:
             waiter, polls = self._role.waiter, self._polls
             inside = waiter == threading.get_ident() and not self._shield.polling
             if waiter and polls is not None and not inside:
@@ -265,7 +310,11 @@ class SocketReader:
         Returns at once, with the gate shut, where there is no socket. One thread does this at a
         time.
         """
-        with self._role_lock:
+        with critical.role:
+            self._watch_idle(gate)
+
+    def _watch_idle(self, gate: WaitGate) -> None:
+        with critical.section, self._role_lock:
             polls = self._polls
             if polls is None or self._closed:
                 return
@@ -283,13 +332,13 @@ class SocketReader:
                         self._idle_context.run(self._read, self._ready(Holder.IDLE))
         finally:
             gate.wake = None
-            with self._role_lock:
+            with critical.section, self._role_lock:
                 self._role.idle_ends()
                 polls.users -= 1
                 self._arm()
 
     def _wake_idle(self) -> None:
-        with self._role_lock:
+        with critical.section, self._role_lock:
             if self._polls is not None:
                 self._polls.wake_idle()
 
@@ -309,7 +358,7 @@ class SocketReader:
         if watch is None or watch.loop is not loop:
             if self._loop.is_loop_thread():
                 return None
-            with self._role_lock:
+            with critical.section, self._role_lock:
                 if self._closed or self._polls is None or watch is not None:
                     return None  # the tick forgets a loop whose number this one has
                 watch = self._watches[id(loop)] = LoopWatch(self, loop, self.longest_spin)
@@ -318,14 +367,14 @@ class SocketReader:
 
     def begin_await(self, watch: LoopWatch) -> None:
         """Gives a loop the role, unless a thread waits."""
-        with self._role_lock:
+        with critical.section, self._role_lock:
             if not (self._closed or watch.closed):
                 self._role.await_begins(id(watch.loop))
                 self._arm()
 
     def end_await(self, watch: LoopWatch) -> None:
         """Takes the role back from a loop; from any thread, idempotent."""
-        with self._role_lock:
+        with critical.section, self._role_lock:
             self._role.await_ends(id(watch.loop))
             self._arm()
 
@@ -337,19 +386,25 @@ class SocketReader:
 
     def _ready(self, holder: Holder, loop: int = NOBODY) -> list[tuple[int, int]]:
         """Returns the sockets that can be read, if that reader has the role."""
-        with self._role_lock:
+        with critical.section, self._role_lock:
             polls, role = self._polls, self._role
             mine = role.holder is holder and (loop == NOBODY or loop == role.user_loop)
             return polls.sockets.poll(0) if mine and polls is not None and not self._closed else []
 
     def _read(self, ready: list[tuple[int, int]]) -> int:
         requests = 0
-        for descriptor, _ in ready:
-            if (source := self._sources.get(descriptor)) is not None:
-                requests += source.read()
-            elif (polls := self._polls) is not None:
-                with self._role_lock:
-                    polls.forget_waiter_wake(descriptor)
+        self._progress.reads += 1
+        self._progress.reading.add(me := threading.get_ident())
+        try:
+            with critical.role:
+                for descriptor, _ in ready:
+                    if (source := self._sources.get(descriptor)) is not None:
+                        requests += source.read()
+                    elif (polls := self._polls) is not None:
+                        with critical.section, self._role_lock:
+                            polls.forget_waiter_wake(descriptor)
+        finally:
+            self._progress.reading.discard(me)
         return requests
 
     def _arm(self) -> None:

@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
 
+from telegrad.critical import critical
+from telegrad.transport.log import get_logger
 from telegrad.wire import escaped
 
 CONNECTION_ADMITTED: Final = "connection.admitted"
@@ -55,7 +57,7 @@ ORDINARY: Final = frozenset(
 )
 
 _LOGGER = logging.getLogger("telegrad.audit")
-_own_logger = logging.getLogger(__name__)
+_own_logger = get_logger(__name__)
 
 _Record: TypeAlias = dict[str, Any]
 _Key: TypeAlias = tuple[str, str, str]
@@ -163,7 +165,7 @@ class Audit:
         if not _LOGGER.isEnabledFor(level):
             return
         now = self._clock()
-        with self._changed:
+        with critical.section, self._changed:
             if self._closed:
                 return
             told_later = self._meter.due is not None
@@ -179,14 +181,14 @@ class Audit:
 
     def close(self, timeout: float = FLUSH_SECONDS) -> None:
         """Hands over what waits for at most `timeout` seconds, then drops the rest. Idempotent."""
-        with self._changed:
+        with critical.section, self._changed:
             self._closed = True
             self._changed.notify()
             thread = self._thread
         if thread is None or thread is threading.current_thread():
             return
         thread.join(timeout)
-        with self._changed:
+        with critical.section, self._changed:
             self._given_up = True
 
     def _written(self, event: str, fields: Mapping[str, object]) -> _Record:
@@ -216,7 +218,7 @@ class Audit:
             The records to hand over now; None if nothing is left to do: then the next one starts
             another thread.
         """
-        with self._changed:
+        with critical.section, self._changed:
             if not self._waiting and not self._closed:
                 due = self._meter.due
                 left = IDLE_SECONDS if due is None else max(0.0, due - self._clock())

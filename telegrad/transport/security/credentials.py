@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import time
@@ -10,9 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from telegrad.errors import AuthenticationError
+from telegrad.transport.log import get_logger
 from telegrad.transport.security.own_file import UnfitFileError, read_secret
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 TOKEN_BYTES = 32  # 256 random bits
 MIN_TOKEN_CHARACTERS = 16  # shorter ones can be guessed

@@ -16,11 +16,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import final
 
+from telegrad.critical import critical
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.channels.lanes import Lanes, LaneTries, Way
 from telegrad.transport.io.pump import TaskPump
 from telegrad.transport.io.socket_pump import SocketPump
+from telegrad.transport.log import get_logger
 from telegrad.transport.security.handshake import Handshake
 from telegrad.transport.session.ask import dial_lane
 from telegrad.transport.session.connection import Connection
@@ -29,7 +31,7 @@ from telegrad.transport.session.terms import Terms
 from telegrad.types import WorkerInfo
 from telegrad.wire import Frame, escaped, pack_frame
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # Carriers that come up and break before they bring one frame: an honest network does not do that
 # ten times in a row, and dialling for ever would keep a processor busy.
@@ -182,7 +184,7 @@ class Carriers:
         """Dials, where an endpoint is known; else the peer has the usual time to dial."""
         if not self.wanted:
             return
-        with self.connection.lock:
+        with critical.section, self.connection.lock:
             self.connection.pulse.begin(self._terms.clock())
         if self.endpoints:
             self._dial(self)
@@ -255,7 +257,7 @@ class Carriers:
             The number up to which every envelope is held; now it may be told to the peer.
         """
         self.set_aside()(farewell)
-        with self.connection.lock:
+        with critical.section, self.connection.lock:
             return self.connection.session.received_number
 
     def set_aside(self) -> Callable[[bytes], None]:
@@ -275,7 +277,7 @@ class Carriers:
         connection, stream, lost = self.connection, self.stream, False
         judging = not self.ended.is_set() and connection.loss is None
         chunks = None if stream is None else (stream.lanes.taken, stream.lanes.known_taken)
-        with connection.lock:
+        with critical.section, connection.lock:
             connection.pulse.idle_frames.tick()
             if judging:
                 lost = connection.pulse.tick(now, connection.session.acknowledged, chunks)
@@ -296,12 +298,12 @@ class Carriers:
 
     def spare(self, seconds: float) -> None:
         """Gives the peer up only after so many seconds of silence, if that is later than now."""
-        with self.connection.lock:
+        with critical.section, self.connection.lock:
             self.connection.pulse.spare(seconds)
 
     def answered(self) -> None:
         """Hears that the peer answered a dial, and lets this side in later."""
-        with self.connection.lock:
+        with critical.section, self.connection.lock:
             self.connection.pulse.answered(self._terms.clock())
 
     def leave(self, reason: str, *, now: bool = False) -> None:
@@ -348,7 +350,7 @@ class Carriers:
     def end(self) -> None:
         """Closes everything, also what is still under way."""
         self.detach()
-        with self.connection.lock:
+        with critical.section, self.connection.lock:
             self.connection.session.abandon()  # nobody will ask for these buffers again
         self.ended.set()
 
@@ -360,7 +362,7 @@ class Carriers:
         if self.stream is not stream:
             return
         connection, left = self.connection, self.connection.left
-        with connection.lock:
+        with critical.section, connection.lock:
             answered = connection.session.goodbye_written
             last = Frame(receipt=connection.session.received_number, goodbye="answer")
         if left and not answered:
@@ -387,13 +389,13 @@ class Carriers:
 
     def _end_if_said(self, stream: Stream) -> None:
         """Ends once both sides have said goodbye, this one last."""
-        with self.connection.lock:
+        with critical.section, self.connection.lock:
             said = self.connection.session.goodbye_written
         if said and self.stream is stream:
             self.end()
 
     def _silence_words(self, now: float) -> str:
-        with self.connection.lock:
+        with critical.section, self.connection.lock:
             words = self.connection.pulse.silence_words(now)
         if self.stream is None:
             words += without_carrier(self.endpoints, self.last_failure, ever=self.came_up > 0)
@@ -409,7 +411,7 @@ class Carriers:
         laneless = error is not None
         if stream is None or stream.lanes is not lanes or stream.laneless is laneless:
             return
-        with self.connection.lock:
+        with critical.section, self.connection.lock:
             stream.laneless = laneless
             stream.news_due = True  # the peer must hear of it
         self.connection.flush()
@@ -428,7 +430,7 @@ class Carriers:
         stream = self.stream
         if stream is None or stream.lanes is not lanes:
             return
-        with self.connection.lock:
+        with critical.section, self.connection.lock:
             done = self.connection.session.goodbye_written
         if not lanes.moved:  # something in between may not like them
             self._lane_tries.failed(self._terms.clock())

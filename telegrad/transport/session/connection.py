@@ -20,6 +20,7 @@ import threading
 from collections.abc import Sequence
 from typing import Protocol, final
 
+from telegrad.critical import critical
 from telegrad.errors import DecodeError, WorkerLostError
 from telegrad.transport.channels.cargo import Cargo
 from telegrad.transport.io.pump import Pump
@@ -116,31 +117,33 @@ class Connection:
             if stream is not None:
                 envelope = stream.memory.stage(envelope)  # the loop copies no big part
         session = self.session
-        with self.lock:
-            if self._loss is not None or self._left:
-                raise self._refusal()
-            number = session.post(envelope, self._terms.clock())
-            turn = not rides and not self.waits
+        with critical.section:  # code that interrupts this thread may not wait while it has a turn
+            with self.lock:
+                if self._loss is not None or self._left:
+                    raise self._refusal()
+                number = session.post(envelope, self._terms.clock())
+                turn = not rides and not self.waits
+                if turn:
+                    self.waits, pump = True, self._pump
+                unread = session.replies_unread
             if turn:
-                self.waits, pump = True, self._pump
-            unread = session.replies_unread
-        if turn:
-            pump.wake()
-        elif not number % WRITTEN_TOGETHER:
-            self._terms.reader.bursts.write()
+                pump.wake()
+            elif not number % WRITTEN_TOGETHER:
+                self._terms.reader.bursts.write()
         if unread > self._terms.limits.unread_replies:
             error = DecodeError(f"it takes no replies ({unread} wait for it)")
             self._terms.loop.call_soon(self._keeper.broke_protocol, error)
 
     def flush(self) -> None:
         """Writes the envelopes that wait, unless a thread does that already."""
-        with self.lock:
-            stream, due = self.stream, self.session.pending
-            due |= stream is not None and (self.pulse.beat_due or stream.news_due)
-            turn, pump = due and not self.waits, self._pump
-            self.waits |= turn
-        if turn:
-            pump.wake()
+        with critical.section:
+            with self.lock:
+                stream, due = self.stream, self.session.pending
+                due |= stream is not None and (self.pulse.beat_due or stream.news_due)
+                turn, pump = due and not self.waits, self._pump
+                self.waits |= turn
+            if turn:
+                pump.wake()
 
     def cut(self, reason: str) -> None:
         """Declares that neither side can dial the other; `on_lost` does not follow.
@@ -148,7 +151,7 @@ class Connection:
         Args:
             reason: The remedy, in words, for the caller of `post`.
         """
-        with self.lock:
+        with critical.section, self.lock:
             if self._loss is None and not self._left:
                 self._loss = Loss(reason, 0.0, unreachable=True)
 
@@ -160,7 +163,7 @@ class Connection:
             left: True if the peer said goodbye.
             fenced: True if the peer had given up this worker first.
         """
-        with self.lock:
+        with critical.section, self.lock:
             if self._left or (self._loss is not None and not self._loss.unreachable):
                 return
             silence = self.pulse.silence(self._terms.clock())
@@ -170,7 +173,7 @@ class Connection:
     @property
     def loss(self) -> WorkerLostError | None:
         """A new exception that says why the peer is lost; None while it is not."""
-        with self.lock:
+        with critical.section, self.lock:
             return None if self._loss is None else self._loss.error(self.peer)
 
     @property
@@ -181,17 +184,17 @@ class Connection:
     @property
     def flushed(self) -> bool:
         """True if the peer has all that was posted."""
-        with self.lock:
+        with critical.section, self.lock:
             return self.session.flushed
 
     def statistics(self) -> SessionStatistics:
         """Returns the counts of the session."""
-        with self.lock:
+        with critical.section, self.lock:
             return self.session.statistics()
 
     def moved(self) -> ExchangeStatistics:
         """Returns the totals of all streams; may lack a message that was under way as one ended."""
-        with self.lock:
+        with critical.section, self.lock:
             sent, received = self.session.written, self.session.delivered
             moved = ExchangeStatistics(envelopes_sent=sent, envelopes_received=received)
             moved += self._moved_before
@@ -221,7 +224,7 @@ class Connection:
         try:
             if frame.lending is not None:
                 stream.take_lent(frame)
-            with self.lock:
+            with critical.section, self.lock:
                 if self.stream is not stream:
                     return False
                 news = session.news
@@ -256,7 +259,7 @@ class Connection:
     def next_message(self, stream: Stream) -> bytes | None:
         """Returns the next message to write on a stream; None ends the turn."""
         session, pulse = self.session, self.pulse
-        with self.lock:
+        with critical.section, self.lock:
             if self.stream is not stream:
                 return None
             if not (session.pending or pulse.beat_due or stream.news_due):
@@ -316,7 +319,7 @@ class Connection:
         Raises:
             DecodeError: The number that the peer says it holds is impossible.
         """
-        with self.lock:
+        with critical.section, self.lock:
             self.session.connection_made(peer_received)
             self.pulse.opened(self._terms.clock())
             self.waits = True
@@ -324,7 +327,7 @@ class Connection:
 
     def closed(self) -> Stream | None:
         """Lets go of the stream and returns it: nothing that it brings is taken any more."""
-        with self.lock:
+        with critical.section, self.lock:
             stream, self.stream = self.stream, None
             self._pump = self._keeper
             if stream is not None:
@@ -339,7 +342,7 @@ class Connection:
             reason: The reason, in words.
             now: True if the goodbye overtakes what was posted; this side may have left before.
         """
-        with self.lock:
+        with critical.section, self.lock:
             if (self._left and not now) or (self._loss is not None and not self._loss.unreachable):
                 return False
             self._left = True

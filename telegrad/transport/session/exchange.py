@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections import deque
@@ -11,6 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, final
 
+from telegrad.critical import critical
 from telegrad.errors import (
     AuthenticationError,
     RendezvousError,
@@ -22,6 +22,7 @@ from telegrad.transport.channels.base import Means
 from telegrad.transport.channels.shared_memory import SlabPool
 from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.limits import ConnectionLimits
+from telegrad.transport.log import get_logger
 from telegrad.transport.loop import LoopThread, shared_loop_thread
 from telegrad.transport.security.audit import Audit
 from telegrad.transport.security.handshake import Reason, RefusedError
@@ -38,7 +39,7 @@ from telegrad.wire import NO_MEMORY, Envelope, Land, Memory, copy_of, inline_par
 
 # -- the tasks that an exchange has started on its loop, awaited or cancelled when it closes -----
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CANCEL_SECONDS = 1.0  # for a cancelled task to end; that takes a turn of the loop
 
@@ -109,7 +110,7 @@ class Loopback:
             self._put(copying.result())
 
     def _put(self, copy: Envelope) -> None:
-        with self._queue_lock:
+        with critical.section, self._queue_lock:
             self._posted += 1
             copy.number = self._posted
             self._queue.append(copy)
@@ -118,7 +119,7 @@ class Loopback:
             self._loop.call_soon(self._hand_over)
 
     def _hand_over(self) -> None:
-        with self._queue_lock:
+        with critical.section, self._queue_lock:
             ready, self._queue = self._queue, deque()
         for envelope in ready:
             self._receiver.on_envelope(self._info, envelope)
@@ -287,7 +288,7 @@ class Exchange:
         Raises:
             OSError: An address or port cannot be had.
         """
-        with self._state_lock:
+        with critical.section, self._state_lock:
             if self._started:
                 raise RuntimeError("an exchange is started once")
             self._started = True
@@ -295,7 +296,7 @@ class Exchange:
         try:
             return self._terms.loop.run(self._start(listen and self._entrance.listens))
         except BaseException:
-            with self._state_lock:
+            with critical.section, self._state_lock:
                 self._closed = True
             self._peers.close()
             self._terms.loop.release()
@@ -438,7 +439,7 @@ class Exchange:
         then. A peer that has not taken everything is told so, if it takes that message in half a
         second.
         """
-        with self._state_lock:
+        with critical.section, self._state_lock:
             running = self._started and not self._closed
             self._closed = True
         peers = self._peers.close()

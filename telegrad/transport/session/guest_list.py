@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import final
 
+from telegrad.critical import critical
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.types import WorkerInfo
 
@@ -39,14 +40,14 @@ class GuestList:
 
     def add(self, guests: Iterable[WorkerInfo]) -> None:
         """Admits workers from now on; those of them that wait are admitted now."""
-        with self._lock:
+        with critical.section, self._lock:
             for guest in guests:
                 self._guests[guest] = None
         self._look_again()
 
     def remove(self, guest: WorkerInfo) -> None:
         """Admits a worker no more; idempotent. A session that it has goes on."""
-        with self._lock:
+        with critical.section, self._lock:
             self._guests.pop(guest, None)
         self._look_again()
 
@@ -56,7 +57,7 @@ class GuestList:
         Args:
             words: The reason why no news of arrivals will come.
         """
-        with self._lock:
+        with critical.section, self._lock:
             self._closed = self._closed or words
         self._look_again()
 
@@ -73,7 +74,7 @@ class GuestList:
         loop = asyncio.get_running_loop()
         ends = loop.time() + seconds
         while True:
-            with self._lock:
+            with critical.section, self._lock:
                 if peer in self._guests:
                     return
                 left = 0.0 if self._closed else ends - loop.time()
@@ -84,7 +85,7 @@ class GuestList:
             try:
                 await asyncio.wait([news], timeout=left)
             finally:
-                with self._lock:
+                with critical.section, self._lock:
                     self._waiting.pop(news, None)
 
     def _refusal(self, peer: WorkerInfo) -> RefusedError:
@@ -108,7 +109,7 @@ class GuestList:
         )
 
     def _look_again(self) -> None:
-        with self._lock:
+        with critical.section, self._lock:
             waiting = list(self._waiting)
         for news in waiting:
             with suppress(RuntimeError):  # its loop has ended, with the task that waited there

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Final, final
 
+from telegrad.critical import critical
 from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.terms import ExchangeStatistics, Terms
 from telegrad.types import WorkerInfo
@@ -82,7 +83,7 @@ class Peers:
         known = self.known.get(key)
         if known is not None or not make:
             return known
-        with self._lock:
+        with critical.section, self._lock:
             known = self.known.get(key)
             if known is None and not self._closed and peer not in self.forgotten:
                 known = self.known[key] = Carriers(peer, self._terms, self._dial)
@@ -91,31 +92,31 @@ class Peers:
 
     def all(self) -> list[Carriers]:
         """Returns all connections, ended ones included."""
-        with self._lock:
+        with critical.section, self._lock:
             return list(self.known.values())
 
     def moved(self) -> ExchangeStatistics:
         """Returns the totals of all connections, with those that are forgotten."""
-        with self._lock:
+        with critical.section, self._lock:
             known, moved = list(self.known.values()), self._moved
         return sum([each.connection.moved() for each in known], moved)
 
     def is_full(self) -> bool:
         """Returns True if as many connections have not ended as the limits allow."""
         most = self._terms.limits.connections
-        with self._lock:
+        with critical.section, self._lock:
             if len(self.known) < most:
                 return False
             return sum(not known.ended.is_set() for known in self.known.values()) >= most
 
     def is_forgotten(self, peer: WorkerInfo) -> bool:
         """Returns True if a peer ended so long ago that only its name is kept."""
-        with self._lock:
+        with critical.section, self._lock:
             return peer in self.forgotten
 
     def close(self) -> list[Carriers]:
         """Makes no more connections; returns those that there are."""
-        with self._lock:
+        with critical.section, self._lock:
             self._closed = True
             return list(self.known.values())
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, final
 
 from telegrad.transport.base import Carrier, Listener
+from telegrad.transport.log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 BACKLOG = 128  # connections that wait in the kernel until the loop takes them
 PAUSE_SECONDS = 0.1  # before the next connection is taken, after one could not be

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -30,6 +29,7 @@ from telegrad.transport.grpc.options import (
     join_address,
     split_address,
 )
+from telegrad.transport.log import get_logger
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.security.tls import Tls, trusting_context
 from telegrad.transport.sockets.message_socket import ByteSocket
@@ -37,7 +37,7 @@ from telegrad.transport.sockets.socket_carrier import SocketCarrier
 from telegrad.transport.sockets.socket_listener import BACKLOG, SocketListener
 from telegrad.transport.sockets.tls_socket import TlsSocket
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Accept: TypeAlias = Callable[[Carrier], Awaitable[None]]
 

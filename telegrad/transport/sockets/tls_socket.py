@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
+from telegrad.critical import critical
 from telegrad.transport.security.tls import fingerprint
 from telegrad.wire import Buffer
 
@@ -74,7 +75,7 @@ class TlsSocket:
 
     def held(self) -> int:
         """Returns the number of bytes that are decrypted, and that no poll tells of."""
-        with self._tls_lock:
+        with critical.section, self._tls_lock:
             return self._socket.pending()
 
     def send(self, data: Buffer, /) -> int:
@@ -85,7 +86,7 @@ class TlsSocket:
             OSError: The connection ended.
         """
         try:
-            with self._tls_lock:
+            with critical.section, self._tls_lock:
                 return self._socket.send(data)
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
             raise BlockingIOError from None
@@ -102,7 +103,7 @@ class TlsSocket:
             OSError: The connection ended, or brought bytes that the peer has not sent.
         """
         come = 0
-        with self._tls_lock:
+        with critical.section, self._tls_lock:
             read: _Read = self._socket.read  # type: ignore[assignment]
             try:
                 while come < len(place):

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import errno
 import functools
-import logging
 import os
 import shutil
 import socket
@@ -28,6 +27,7 @@ from telegrad.transport.base import Carrier, Listener, Transport
 from telegrad.transport.channels.device_memory import told_of
 from telegrad.transport.channels.shared_memory import SLABS
 from telegrad.transport.host import has_host_id, read_host_id
+from telegrad.transport.log import get_logger
 from telegrad.transport.security.tags import UNTAGGED
 from telegrad.transport.security.tls import Tls
 from telegrad.transport.sockets.message_socket import can_read_directly
@@ -193,7 +193,7 @@ def _longest_path(parent: str) -> int:
 
 # ------------------------------------------------------------------------------------------------
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 LOCAL_SCHEME = "local"
 OVERFLOW_UID = 65534  # the kernel's id for users that this namespace does not know
