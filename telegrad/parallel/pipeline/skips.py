@@ -5,6 +5,8 @@
 
 Both are layers. In a pipeline the value goes straight from stage to stage, and its gradient
 straight back. In one process both work the same way, without a pipeline.
+
+A second run of `recompute` puts nothing aside, and uses the value that the first run has taken.
 """
 
 from __future__ import annotations
@@ -34,20 +36,17 @@ class Skips(ABC):
 
 
 class SkipsHere(Skips):
-    """The values of a forward in one process; a second run of `recompute` changes none of them."""
+    """The values of a forward in one process."""
 
     def __init__(self) -> None:
         self._values: dict[str, Tensor] = {}
 
     def stash(self, name: str, value: Tensor) -> None:
         """Puts a value aside, in place of one that nobody took."""
-        once(lambda: self._values.update({name: value}))
+        self._values[name] = value
 
     def pop(self, name: str) -> Tensor:
         """Returns the value of a name, once."""
-        return once(lambda: self._take(name))
-
-    def _take(self, name: str) -> Tensor:
         if name not in self._values:
             raise InvalidUseError(
                 f"Pop({name!r}) found nothing: run Stash({name!r}) before it in the same forward"
@@ -99,7 +98,7 @@ class Stash(Module):
 
     def forward(self, x: Any) -> Any:
         """Returns `x`."""
-        _present().stash(self.name, x if isinstance(x, Tensor) else Tensor(x))
+        once(lambda: _present().stash(self.name, x if isinstance(x, Tensor) else Tensor(x)))
         return x
 
     def __repr__(self) -> str:
@@ -133,7 +132,7 @@ class Pop(Module):
 
     def forward(self, *inputs: Any) -> Any:
         """Returns `combine(input, value)`, or the value."""
-        value = _present().pop(self.name)
+        value = once(lambda: _present().pop(self.name))
         if not inputs:
             return value
         return inputs[0] + value if self.combine is None else self.combine(*inputs, value)

@@ -243,7 +243,7 @@ class StepRun(Skips):
         self._now = (TIES, min(place.stages), -1)
         self._source = -1  # the stage whose values are awaited, or that values are handed to
         self._doing = ""  # that in words; empty while the stage itself is at work
-        self._present: _Kept | None = None  # of the stage that is at work
+        self._present: _Kept | None = None  # of the forward that is at work
         self._results: list[tuple[Key, list[Any]]] = []  # gradients of skip connections
         self._began = 0.0
         self._times: list[tuple[float, float]] = []
@@ -298,7 +298,6 @@ class StepRun(Skips):
             self._sharing.begin(kind, stage, i)
         self._began = time.monotonic()
         values = _ACTIONS[kind](self, action)
-        self._present = None
         self._times.append((self._began, time.monotonic()))
         if gives is not None:
             assert to is not None
@@ -366,7 +365,6 @@ class StepRun(Skips):
         target = _Target(self.gradients, kept.leaves(), self._sharing.awaited)
         if roots:
             task = GraphTask(roots, accumulate=target)
-            self._present = kept
             task.run()
             for completion in target.finish():
                 completion.wait()
@@ -378,7 +376,6 @@ class StepRun(Skips):
         roots = self._roots(stage, i, takes, kept)
         edges = {x: edge for x in kept.leaves() if (edge := edge_of(x)) is not None}
         kept.halved = HalvedBackward(roots, list(edges.values()))
-        self._present = kept
         found = kept.halved.run_inputs()
         return self._given(kept, {x: found.get(edge) for x, edge in edges.items()})
 
@@ -388,7 +385,6 @@ class StepRun(Skips):
         kept = self._kept[stage].pop(i)
         assert kept.halved is not None
         target = _Target(self.gradients, (), self._sharing.awaited)
-        self._present = kept
         kept.halved.run_weights(target)
         for completion in target.finish():
             completion.wait()
@@ -421,14 +417,14 @@ class StepRun(Skips):
     # -- skip connections --------------------------------------------------------------------------
 
     def stash(self, name: str, value: Tensor) -> None:
-        """Hands a value to the stage that takes it, unless it is only computed again."""
+        """Hands a value to the stage that takes it."""
         source, target = self.place.plan.skips[name]
         kept = self._present
         assert kept is not None
-        kind, _, i = self._now
+        _, _, i = self._now
         if target == source:
             kept.here[name] = value
-        elif kind == FORWARD:
+        else:
             kept.stashed[name] = value
             self.hand(Key(FORWARD, target, i, name), self._values([value]))
 

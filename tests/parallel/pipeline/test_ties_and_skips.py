@@ -85,6 +85,43 @@ def test_skip_connections_out_of_and_into_what_is_computed_again() -> None:
     np.testing.assert_allclose(found[1], found[0], rtol=1e-12)
 
 
+class Saving(nn.Module):
+    """Layers that are computed again in the backward."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Any:
+        return tg.recompute(self.layers, x)
+
+
+class Twice(nn.Sequential):
+    """Layers that run two times, one after the other."""
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(super().forward(x))
+
+
+def skips_of_saving_layers(schedule: str) -> None:
+    for recompute in ("never", "always", "except_last"):
+        inside = Twice(Stash("in"), Saving(Block(1), Pop("in")))
+        parts = [Block(0), inside, Saving(Stash("past"), Block(2)), Block(3)]
+        model = nn.Sequential(*parts, Saving(Block(4), Pop("past")), Block(5))
+        options = {"schedule": schedule, "recompute": recompute}
+        workers = ["worker0", "worker1"] if schedule == "zb-v" else WORKERS[:4]
+        same_as_whole(
+            model, 7, workers=workers, balance=[2, 1, 1, 2], num_microbatches=3, **options
+        )
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "zb-v"])
+def test_skip_connections_of_layers_that_recompute_themselves(
+    cluster: Cluster, schedule: str
+) -> None:
+    cluster.call(0, skips_of_saving_layers, schedule)
+
+
 def past_one_stage() -> None:
     model = nn.Sequential(Inner(0, "past"), Block(2), nn.Sequential(Block(3), Pop("past")))
     same_as_whole(model, 4, workers=["worker1", "worker0", "worker2"], num_microbatches=2)
