@@ -126,3 +126,19 @@ def test_a_notebook_shows_its_cells_and_what_they_print() -> None:
     page = notebook.page_of_notebook(DOCS / "quickstart.ipynb")
     assert page.startswith("# telegrad in a notebook\n")
     assert "```text\n('worker1', 'worker2')\n```" in page
+
+
+# -- on a phone ----------------------------------------------------------------------------------
+
+PHONE = 46  # columns of code on a screen of 390 pixels
+
+
+def test_reports_and_commands_of_the_doctor_wrap_on_a_phone() -> None:
+    """They are read; programs, drawings and short tables are scrolled sideways where they have to."""
+    wrapped = re.search(r":is\((.*)\) code .*pre-wrap", (DOCS / "site.css").read_text())
+    assert wrapped
+    assert "pygments_lang_class: true" in (ROOT / "mkdocs.yml").read_text()
+    page = (DOCS / "doctor.md").read_text()
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
+        wide = max(map(len, block.splitlines())) > PHONE
+        assert not wide or language == "python" or f".language-{language}" in wrapped[1]
