@@ -166,7 +166,7 @@ class Mappings:
     def __init__(self, clock: Callable[[], float], idle_seconds: float) -> None:
         self._clock = clock
         self._idle_seconds = idle_seconds
-        self._lock = threading.Lock()  # guards _numbers and _open
+        self._lock = threading.RLock()  # guards _numbers and _open
         self._numbers: dict[str, int] | None = None
         self._open: dict[tuple[str, bytes], _Mapping] = {}
 

@@ -31,7 +31,7 @@ class _Places:
     """The places by kind of array, device, check and allowed number; each is allocated once."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._found: dict[tuple[type, str, Check, int], tuple[Array, Array]] = {}
 
     def of(self, like: Array, check: Check, allowed: int) -> Array:

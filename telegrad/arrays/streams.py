@@ -44,7 +44,7 @@ class Streams:
 
     def __init__(self, made: Iterable[Place]) -> None:
         self._cuda: Any = importlib.import_module("cupy").cuda
-        self._lock = threading.Lock()  # guards the lists of what was lent, and who reads
+        self._lock = threading.RLock()  # guards the lists of what was lent, and who reads
         self._streams: dict[int, Any] = {}
         self._others: list[Place] = []
         self._lent: list[tuple[Place, object]] = []

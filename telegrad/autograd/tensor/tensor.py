@@ -466,7 +466,7 @@ def replace_all(
     tensors: Sequence[Tensor], function: Callable[[list[Array]], Sequence[Array]]
 ) -> None:
     """Replaces the arrays of several Tensors by those of `function(arrays)`, as `replace_data`."""
-    held: list[threading.Lock] = []  # an ExitStack takes longer than all else here
+    held: list[threading.RLock] = []  # an ExitStack takes longer than all else here
     try:
         for tensor in sorted(tensors, key=id):  # the same order in all threads
             lock = tensor._make_leaf().lock
@@ -565,10 +565,10 @@ class Leaf:
     __slots__ = ("_node_lock", "held", "hooks", "lock", "post_accumulate")
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # code that interrupts its holder may read the leaf
         self.hooks: NodeHooks | None = None
         self.post_accumulate: HookList[Callable[[Tensor, Accumulate], None]] | None = None
-        self._node_lock = threading.Lock()  # guards `held` and the creation of post_accumulate
+        self._node_lock = threading.RLock()  # guards `held` and the creation of post_accumulate
         self.held: weakref.ref[AccumulateGrad] | None = None
 
     def make_post_accumulate(self) -> HookList[Callable[[Tensor, Accumulate], None]]:
