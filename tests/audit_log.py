@@ -70,7 +70,7 @@ def audit_log_of_all() -> Iterator[AuditLog]:
     logger, handler = logging.getLogger("telegrad.audit"), AuditLog()
     level, propagate = logger.level, logger.propagate
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.DEBUG)
     logger.propagate = False
     try:
         yield handler

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import math
 import os
 import socket
 import textwrap
@@ -121,6 +122,7 @@ Found: TypeAlias = Callable[[str], None]
 
 JOIN_TIMEOUT = 300.0
 WARN_EVERY = 10.0
+SAY_EVERY = 1.0
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.02, 0.5  # a coordinator starts within a second of its workers
 ATTEMPT_TIMEOUT = 10.0  # for one dial and its handshake, two round trips
 GOODBYE_TIMEOUT = 1.0
@@ -538,26 +540,36 @@ def _check_twin(
 
 @final
 class _Report:
-    """Logs a line at INFO when something changed, and at WARNING every 10 s of waiting."""
+    """Logs what changed at INFO, once a second at most, and every 10 s of waiting at WARNING.
+
+    Each worker hears of each other one: with every change in it, the log of a job would grow with
+    the square of its workers.
+    """
 
     def __init__(self) -> None:
         self._last: object = None
         self._warn_at = time.monotonic() + WARN_EVERY
+        self._say_at = -math.inf
+        self._unsaid = False
 
     @property
     def pause(self) -> float:
-        """The seconds until the next warning is due."""
-        return max(0.0, self._warn_at - time.monotonic())
+        """The seconds until the next line is due."""
+        due = min(self._warn_at, self._say_at) if self._unsaid else self._warn_at
+        return max(0.0, due - time.monotonic())
 
     def say(self, state: object, line: str) -> None:
         """Takes the state of the wait and the line that describes it."""
         now = time.monotonic()
-        if now >= self._warn_at:
+        warns, self._unsaid = now >= self._warn_at, state != self._last
+        if warns:
             self._warn_at = now + WARN_EVERY
             logger.warning("%s", line)
-        elif state != self._last:
+        elif self._unsaid and now >= self._say_at:
             logger.info("%s", line)
-        self._last = state
+        else:
+            return
+        self._last, self._unsaid, self._say_at = state, False, now + SAY_EVERY
 
 
 def _why(error: BaseException, timeout: float) -> str:

@@ -120,7 +120,7 @@ def listen_to_audit() -> None:
     log = AuditLog()
     logger = logging.getLogger("telegrad.audit")
     logger.addHandler(log)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.DEBUG)
     logger.propagate = False
     LOGS.append(log)
 

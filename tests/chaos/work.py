@@ -632,7 +632,7 @@ def count_streams() -> None:
     logging.disable(logging.NOTSET)
     logging.getLogger("telegrad").setLevel(logging.CRITICAL)
     log = logging.getLogger("telegrad.transport.session.carriers")
-    log.setLevel(logging.INFO)
+    log.setLevel(logging.DEBUG)
     log.propagate = False
     log.addHandler(_StreamCounter())
     rpc.on_loss(lambda info, error: _losses.append(f"{info.name}: {error}"))

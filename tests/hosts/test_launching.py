@@ -19,7 +19,7 @@ from telegrad import collectives as dist, rpc
 from telegrad.errors import TelegradError
 
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-logging.getLogger("telegrad.audit").setLevel(logging.WARNING)
+logging.getLogger("telegrad.transport.session.carriers").setLevel(logging.DEBUG)
 
 def who():
     return rpc.get_worker_info().name

@@ -70,20 +70,22 @@ def test_a_record_is_one_line_of_json_and_a_dict(log: AuditLog, audit: Audit) ->
 
 
 @pytest.mark.parametrize(
-    ("event", "reason", "level"),
+    ("event", "reason", "peer", "level"),
     [
-        (CONNECTION_ADMITTED, None, logging.INFO),
-        (CONNECTION_REFUSED, "AUTHENTICATION", logging.WARNING),
-        (CONNECTION_REFUSED, "DUPLICATE", logging.INFO),
-        (CONNECTION_REFUSED, "UNFINISHED", logging.INFO),
-        (DIAL_REFUSED, "JOB", logging.WARNING),
-        (CALL_REFUSED, "NOT_ALLOWED", logging.WARNING),
+        (CONNECTION_ADMITTED, None, "w1", logging.DEBUG),
+        (CONNECTION_REFUSED, "AUTHENTICATION", "w1", logging.WARNING),
+        (CONNECTION_REFUSED, "DUPLICATE", "w1", logging.DEBUG),
+        (CONNECTION_REFUSED, "UNFINISHED", "w1", logging.DEBUG),
+        (CONNECTION_REFUSED, "UNFINISHED", None, logging.INFO),
+        (DIAL_REFUSED, "DUPLICATE", "w1", logging.DEBUG),
+        (DIAL_REFUSED, "JOB", "w1", logging.WARNING),
+        (CALL_REFUSED, "NOT_ALLOWED", None, logging.WARNING),
     ],
 )
 def test_what_honest_workers_meet_is_no_warning(
-    log: AuditLog, audit: Audit, event: str, reason: str | None, level: int
+    log: AuditLog, audit: Audit, event: str, reason: str | None, peer: str | None, level: int
 ) -> None:
-    audit.record(event, reason=reason)
+    audit.record(event, reason=reason, peer=peer)
     log.wait(event)
     assert [each.levelno for each in log.records] == [level]
 

@@ -42,6 +42,7 @@ class Counters:
 
     connections: int = 0
     kept_on_grpc: int = 0  # connections that could not move to a socket
+    laneless: int = 0  # peers to which no lane could be opened
     lanes: int = 0
     chunks_sent: int = 0
     chunks_received: int = 0

@@ -133,8 +133,8 @@ class Audit:
 
     A record is one line of JSON as the message, and the same as a dict in `record.telegrad`. Of a
     flood of refusals the first ones are recorded. The rest is counted in one record with
-    `suppressed` every 10 s. Admissions are INFO; refusals are WARNING, or INFO for reasons that
-    honest workers meet.
+    `suppressed` every 10 s. Refusals are WARNING. Admissions are DEBUG, and so are refusals for
+    reasons that honest workers meet; these are INFO if the peer named no worker.
 
     If neither that logger nor any above it has a handler, this module's logger writes a warning as
     plain text instead. A refused dial is not even written so, as the dialler gets the error itself.
@@ -161,7 +161,7 @@ class Audit:
             event: The kind of event, such as `"connection.refused"`.
             fields: Plain values. Those that are None are left out; long texts are cut short.
         """
-        level = _level(event, fields.get("reason"))
+        level = _level(event, fields.get("reason"), fields.get("peer"))
         if not _LOGGER.isEnabledFor(level):
             return
         now = self._clock()
@@ -261,9 +261,13 @@ class Audit:
                 _own_logger.exception("a handler of the logger telegrad.audit failed")
 
 
-def _level(event: str, reason: object) -> int:
-    ordinary = event == CONNECTION_ADMITTED or reason in ORDINARY
-    return logging.INFO if ordinary else logging.WARNING
+def _level(event: str, reason: object, peer: object = None) -> int:
+    """Returns DEBUG for events of a healthy job: each of its workers meets each other one."""
+    if event == CONNECTION_ADMITTED:
+        return logging.DEBUG
+    if reason not in ORDINARY:
+        return logging.WARNING
+    return logging.INFO if peer is None else logging.DEBUG
 
 
 def _key(event: str, fields: Mapping[str, object]) -> _Key:

@@ -111,7 +111,7 @@ class DirectTries:
         self.kept = f"{where} cannot be reached: {why.removeprefix(where).lstrip()}"
         if known:
             return
-        level = logging.INFO if self._terms.counters.kept_on_grpc else logging.WARNING
+        level = logging.DEBUG if self._terms.counters.kept_on_grpc else logging.WARNING
         self._terms.counters.kept_on_grpc += 1
         words = "calls to %s stay on gRPC: %s (telegrad doctor tells it of each pair)"
         self._terms.loop.run_beside(logger.log, level, words, self._peer, self.kept)
@@ -247,7 +247,7 @@ class Carriers:
         terms.counters.connections += not carrier.takes_over  # else it moved
         if direct is not None:
             direct.accept_all()
-        logger.info("connected to %s by %s", self.peer.name, carrier.description)
+        logger.debug("connected to %s by %s", self.peer.name, carrier.description)
         stream.pump.start(preamble)
 
     def detach(self, farewell: bytes = b"") -> int:
@@ -417,9 +417,11 @@ class Carriers:
         self.connection.flush()
         if laneless and not self._lane_tries.told:
             self._lane_tries.told = True
+            level = logging.DEBUG if self._terms.counters.laneless else logging.WARNING
+            self._terms.counters.laneless += 1
             words = "large arrays to and from %s share the stream of calls, and are slower: %s"
             # A log handler may block.
-            self._terms.loop.run_beside(logger.warning, words, self.peer.name, str(error))
+            self._terms.loop.run_beside(logger.log, level, words, self.peer.name, str(error))
 
     def _lane_broke(self, lanes: Lanes, error: Exception) -> None:
         """Ends a stream of which a lane broke in the middle; goes on without it.
