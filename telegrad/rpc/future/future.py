@@ -85,9 +85,8 @@ class Listener(partial[None]):
 
 
 def drop_stale(wakers: list[Waker]) -> None:
-    """Removes the stale wakers of a future whenever their number has doubled."""
-    count = len(wakers)
-    if count < MANY_WAKERS or count & (count - 1):
+    """Removes the stale ones of many wakers of a future whenever their number has doubled."""
+    if len(wakers) & (len(wakers) - 1):
         return
     for each in list(wakers):
         if isinstance(each, Listener) and each.stale:
@@ -518,7 +517,8 @@ class Future(Awaited, Generic[T]):
         The waker must not block, raise or look at the value. A stale `Listener` is forgotten.
         """
         if self._state == _PENDING:
-            drop_stale(self._wakers)
+            if len(self._wakers) >= MANY_WAKERS:
+                drop_stale(self._wakers)
             self._wakers.append(waker)
             # The thread that completes it meanwhile calls the waker, unless it is taken back here.
             if self._state == _PENDING or not take_out(self._wakers, waker):
@@ -679,8 +679,13 @@ def _tell(future: Future[Any], on_cancel: Callable[[], object] | None = None) ->
     """Calls all who wait for the completion of a future, in the order in which they came."""
     if on_cancel is not None:
         on_cancel()  # first: a callback may run for long
-    future._wakers.reverse()
-    for waker in take_last(future._wakers):
+    wakers = future._wakers
+    wakers.reverse()
+    while wakers:
+        try:
+            waker = wakers.pop()
+        except IndexError:  # another thread has taken its own back
+            break
         waker()
     if future._callbacks:
         with contextlib.ExitStack() as calls:  # a Ctrl-C in one of them spares the others

@@ -119,33 +119,29 @@ class SocketPump(Pump):
 
     def _write(self, preamble: bytes = b"") -> None:
         """Writes until nothing is left."""
+        direct, kept = self._direct, False
         # Code that interrupts this thread may take the turn again, and would wait for its role.
         with critical.section:
-            self._write_all(preamble)
-
-    def _write_all(self, preamble: bytes) -> None:
-        direct = self._direct
-        if not direct.begin_writing():
-            return  # the stream has ended, and the next one begins with the turn
-        kept = False
-        try:
-            message: bytes | None = preamble or self._frames.next_message()
-            while message is not None:
-                kept = not direct.put(message)
-                if kept:
-                    self._loop.call_soon(self._drain)
-                    return
-                if self._frames.ending:
-                    self._frames.written()
-                message = self._frames.next_message()
-        except CarrierClosedError as error:
-            self._loop.call_soon(self._frames.failed, error)
-        except BaseException as error:  # raised by a signal handler: half a frame may have left
-            self._loop.call_soon(self._frames.failed, CarrierClosedError(repr(error)))
-            raise
-        finally:
-            if not kept:
-                direct.end_writing()
+            if not direct.begin_writing():
+                return  # the stream has ended, and the next one begins with the turn
+            try:
+                message: bytes | None = preamble or self._frames.next_message()
+                while message is not None:
+                    kept = not direct.put(message)
+                    if kept:
+                        self._loop.call_soon(self._drain)
+                        return
+                    if self._frames.ending:
+                        self._frames.written()
+                    message = self._frames.next_message()
+            except CarrierClosedError as error:
+                self._loop.call_soon(self._frames.failed, error)
+            except BaseException as error:  # a signal handler's: half a frame may have left
+                self._loop.call_soon(self._frames.failed, CarrierClosedError(repr(error)))
+                raise
+            finally:
+                if not kept:
+                    direct.end_writing()
 
     def _drain(self) -> None:
         """Sends bytes for which the socket had no room, as it gets room; on the loop."""
