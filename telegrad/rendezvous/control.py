@@ -429,7 +429,8 @@ class ControlLine(Receiver):
         """Says goodbye and closes; pending requests raise RendezvousError. Idempotent."""
         self.closed.set()
         self._fail_all(RendezvousError(f"the line to the coordinator was closed here ({reason})"))
-        self._exchange.close(timeout, reason)
+        # Nobody waits for what is unsent: the requests have failed just now.
+        self._exchange.close(timeout, reason, leaves_at_once=True)
 
     def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Takes a reply or a message; called on the loop by the Exchange."""

@@ -216,7 +216,7 @@ class Coordinator(Receiver):
 
     def close(self, timeout: float = CLOSE_TIMEOUT, reason: str = CLOSED) -> None:
         """Hands over what was posted, says goodbye and closes, within `timeout`; idempotent."""
-        self._exchange.close(timeout, reason)
+        self._exchange.close(timeout, reason, leaves_at_once=True)
         self._store.close()
 
     def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:

@@ -20,9 +20,9 @@ import selectors
 import threading
 from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol, TypeVar, TypeVarTuple, final
+from typing import Any, ParamSpec, Protocol, TypeVar, TypeVarTuple, final
 
 from telegrad.critical import INTERRUPTING, critical, in_section, interrupts
 from telegrad.errors import BlockingCallError
@@ -35,6 +35,7 @@ except ImportError:
 
 _logger = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -69,6 +70,31 @@ class _Selector(selectors.DefaultSelector):
 
 
 @final
+class _Executor(ThreadPoolExecutor):
+    """The threads beside a loop; it takes work also while the interpreter ends.
+
+    Python's own executors take none from the end of the main thread on. The agents that nobody has
+    shut down leave after that, and their goodbyes may need a name looked up or a file removed.
+    """
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Runs a function in one of its threads, or in a new one if those take no more."""
+        try:
+            return super().submit(function, *args, **kwargs)
+        except RuntimeError:
+            running: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                running.set_result(function(*args, **kwargs))
+            except BaseException as error:  # at the top of a thread
+                running.set_exception(error)
+
+        threading.Thread(target=run, name="telegrad-last-words", daemon=True).start()
+        return running
+
+
+@final
 class _OwnLoopThread(threading.Thread):
     """Runs one of telegrad's loops; blocking verbs refuse to run in such a thread.
 
@@ -93,7 +119,7 @@ class _OwnLoopThread(threading.Thread):
         loop = self._own_loop
         asyncio.set_event_loop(loop)
         try:
-            with ThreadPoolExecutor(thread_name_prefix="telegrad-resolver") as executor:
+            with _Executor(thread_name_prefix="telegrad-resolver") as executor:
                 loop.set_default_executor(executor)  # one that can be ended while the loop is kept
                 while not self._stopped:
                     self._survive(loop.run_forever)
@@ -347,7 +373,7 @@ class LoopThread:
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result(timeout)
-        except TimeoutError:
+        except BaseException:  # an interrupt of this wait, too
             future.cancel()
             raise
 

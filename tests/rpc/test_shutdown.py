@@ -158,8 +158,8 @@ def test_who_leaves_at_once_hears_of_that_alone(
     closed: list[bool] = []
     close = Exchange.close
 
-    def close_and_note(exchange: Exchange, timeout: float, reason: str = "shutdown") -> None:
-        close(exchange, timeout, reason)
+    def close_and_note(exchange: Exchange, timeout: float, reason: str, **how: bool) -> None:
+        close(exchange, timeout, reason, **how)
         closed.append(True)
 
     monkeypatch.setattr(Exchange, "close", close_and_note)

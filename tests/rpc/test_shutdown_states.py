@@ -555,6 +555,79 @@ def test_a_program_that_is_interrupted_in_a_call_ends(programs: Programs) -> Non
     assert "KeyboardInterrupt" in output
 
 
+STOPPED_PEERS = """
+import os, signal, sys, threading
+import numpy as np
+from telegrad import rpc
+from telegrad.errors import WorkerLostError
+
+def takes(x):
+    return 1
+
+def writes(*words):
+    print(*words, flush=True)
+
+if __name__ == "__main__":
+    agent = rpc.init_rpc(options=rpc.RpcOptions(lost_after=60.0))
+    others = [each.name for each in rpc.get_worker_infos() if each.name != agent.name]
+    for other in others:
+        assert rpc.rpc_sync(other, takes, (np.ones(2**17),)) == 1
+    if agent.rank == 1:
+        futures = []
+        def flood():
+            futures.extend(rpc.rpc_async(other, takes, (np.ones(2**22),)) for other in others)
+            writes("sent")
+            END
+        signal.signal(signal.SIGUSR1, lambda *_: flood())
+    else:
+        gone = threading.Event()
+        rpc.on_leave(lambda worker: gone.set())
+        rpc.on_loss(lambda worker, error: gone.set())
+    writes("up")
+    if agent.rank == 1:
+        signal.pause()
+    else:
+        gone.wait()
+        try:
+            rpc.rpc_sync("worker1", takes, (0,))
+        except WorkerLostError as error:
+            writes(error)
+        os._exit(0)
+"""
+
+ENDS = {"exits": "sys.exit(0)", "is interrupted in a wait": "rpc.wait_all(futures)"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("end", ENDS)
+def test_a_program_that_ends_while_peers_take_nothing_is_silent_and_they_hear_why(
+    programs: Programs, end: str
+) -> None:
+    """The first peer that was late made the end fail, and all others took it for a death."""
+    ranks = programs.ranks(programs.script(STOPPED_PEERS.replace("END", ENDS[end])), 3)
+    for each in ranks:
+        each.wait_for("up")
+    peers = [ranks[0], ranks[2]]
+    for each in peers:
+        each.process.send_signal(signal.SIGSTOP)
+    try:
+        ranks[1].process.send_signal(signal.SIGUSR1)
+        ranks[1].wait_for("sent")
+        if end != "exits":
+            ranks[1].process.send_signal(signal.SIGINT)
+        output = ranks[1].wait(code=None)
+    finally:
+        for each in peers:
+            each.process.send_signal(signal.SIGCONT)
+    if end == "exits":
+        assert (ranks[1].process.returncode, output) == (0, "up\nsent\n")
+    else:
+        assert output.rstrip().endswith("KeyboardInterrupt")
+        assert "RuntimeError" not in output
+    for each in peers:
+        assert "left without a graceful shutdown" in each.wait()
+
+
 # What the parent waits for is pending in the child for good: its threads are not there.
 FORKED = """
 import asyncio, operator, os, signal, threading

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import signal
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,8 +12,28 @@ import pytest
 from telegrad.errors import BlockingCallError
 from telegrad.transport import LoopThread, on_own_loop, shared_loop_thread
 from telegrad.transport.loop import LONGEST_SLEEP
+from tests.conftest import Programs
 
 T = TypeVar("T")
+
+AT_EXIT = """
+import asyncio, atexit
+from telegrad.transport import LoopThread
+
+loop = LoopThread("test-loop").acquire()
+
+async def looks_up():
+    await asyncio.get_running_loop().run_in_executor(None, print, "looked up")
+    await asyncio.get_running_loop().run_in_executor(None, lambda: 1 / 0)
+
+def say_goodbye():
+    try:
+        loop.run(looks_up())
+    except ZeroDivisionError:
+        print("and failed")
+
+atexit.register(say_goodbye)
+"""
 
 
 def test_it_runs_while_somebody_needs_it() -> None:
@@ -48,6 +69,39 @@ def test_run_and_call_soon() -> None:
         loop.release()
     loop.call_soon(called.clear)  # nobody is there any more
     assert called.is_set()
+
+
+def test_what_may_block_runs_beside_it_while_the_interpreter_ends(programs: Programs) -> None:
+    """Python's own executors take nothing by then, and the agent still says goodbye."""
+    assert programs.run(["python", programs.script(AT_EXIT)]) == "looked up\nand failed\n"
+
+
+def test_an_interrupted_run_cancels_its_coroutine() -> None:
+    loop = LoopThread("test-loop").acquire()
+    began, ended = threading.Event(), threading.Event()
+
+    async def forever() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    def interrupt() -> None:
+        assert began.wait(20)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread = threading.Thread(target=interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            thread.start()
+            loop.run(forever())
+        assert ended.wait(20)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        thread.join()
+        loop.release()
 
 
 def test_blocking_on_it_is_refused() -> None:

@@ -133,12 +133,12 @@ class AgentCore:
     def shutdown(self, *, graceful: bool = True, timeout: float = math.inf) -> None:
         """Ends this worker; idempotent. `docs/membership.md` lists its steps in every state.
 
-        Steps that take longer than 10 s are named in the log, now and then.
+        Steps that take longer than 2 s are named in the log, now and then.
 
         Args:
             graceful: True to wait for the own calls first, then serve until every living worker has
-                called this, drain, release and leave within 10 s. False leaves at once; a call that
-                waits for this worker raises WorkerLostError.
+                called this, drain, release and leave within 10 s. False leaves at once, within 5 s;
+                a call that waits for this worker raises WorkerLostError.
             timeout: Seconds for the own calls, and for the other workers to call it too.
 
         Raises:
@@ -201,6 +201,10 @@ class AgentCore:
         words = [f"{each.record.function} for {each.caller.name!r}" for each in served]
         return _named(words, "call that it serves", "calls that it serves") if words else ""
 
+    def own_calls(self) -> int:
+        """Returns the number of own calls that are not answered."""
+        return self.calling.pending
+
     def serves_this(self) -> bool:
         """Returns True if the calling code runs in a call that is served here."""
         served = current_served_call()
@@ -215,7 +219,7 @@ class AgentCore:
         """Says goodbye, flushes what was posted and ends the threads; use `shutdown`."""
         ends = time.monotonic() + timeout
         try:
-            self.exchange.close(timeout, reason)
+            self.exchange.close(timeout, reason, leaves_at_once=self.inbox.left)
         finally:
             self.calling.close()
             self.serving.close(max(ends - time.monotonic(), LEAST_SECONDS))

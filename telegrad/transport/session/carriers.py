@@ -48,6 +48,7 @@ LONGEST_RETRY_SECONDS = 60.0
 # Seconds that lanes may stall while the peer lives, if that is more than `lost_after`: at 512
 # kbit/s two chunks of 1 MiB take half of it, and to dial again on a link that is full takes long.
 LEAST_PATIENCE = 60.0
+GOODBYE_SECONDS = 0.25  # for a goodbye that has come to be read; that takes a turn of a thread
 MOST_PATIENCE = 16  # times that: lanes that stalled get twice the time on the next stream
 
 
@@ -213,6 +214,12 @@ class Carriers:
         """
         self.detach()
         connection, terms = self.connection, self._terms
+
+        def lane_ended(broken: Lanes, error: Exception) -> None:
+            # A process that ends closes all its sockets. Its goodbye may lie in the control stream,
+            # which another thread reads: it must not come second to the end of a lane.
+            asyncio.get_running_loop().call_later(GOODBYE_SECONDS, self._lane_broke, broken, error)
+
         lanes = Lanes(
             terms.means,
             self.peer.name,
@@ -222,7 +229,7 @@ class Carriers:
             held=bool(way.direct) and self.direct.may_move,
             tries=self._lane_tries,
             dial=partial(dial_lane, terms, self.peer),
-            on_broken=self._lane_broke,
+            on_broken=lane_ended,
             on_laneless=self._go_laneless,
         )
         slabs = terms.slabs.open(carrier, handshake.capabilities)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -211,6 +212,19 @@ async def _all_ended(peers: Sequence[Carriers], timeout: float) -> None:
         _, late = await asyncio.wait(ending, timeout=timeout)
         for task in late:
             task.cancel()
+
+
+async def _say_goodbye(peers: Sequence[Carriers], timeout: float, reason: str) -> list[Carriers]:
+    """Says goodbye behind all that was posted; returns the peers that have not taken it in time."""
+    for carriers in peers:
+        carriers.leave(reason)
+    await _all_ended(peers, timeout)
+    return _late(peers)
+
+
+def _late(peers: Sequence[Carriers]) -> list[Carriers]:
+    """Returns the connected peers that have not answered the goodbye."""
+    return [each for each in peers if each.stream is not None and not each.ended.is_set()]
 
 
 @final
@@ -432,12 +446,19 @@ class Exchange:
         if carriers is not None:
             carriers.connection.lose(reason, left=left, fenced=fenced)
 
-    def close(self, timeout: float, reason: str = "shutdown") -> None:
+    def close(
+        self, timeout: float, reason: str = "shutdown", *, leaves_at_once: bool = False
+    ) -> None:
         """Says goodbye to every peer, waits until what was posted has arrived, closes.
 
         Idempotent; blocks for at most about `timeout` seconds, and gives up what has not arrived by
         then. A peer that has not taken everything is told so, if it takes that message in half a
-        second.
+        second; so does the log.
+
+        Args:
+            timeout: Seconds.
+            reason: The reason, in words, for the peers.
+            leaves_at_once: True if nobody expects that all arrives, so that the log warns of none.
         """
         with critical.section, self._state_lock:
             running = self._started and not self._closed
@@ -445,13 +466,27 @@ class Exchange:
         peers = self._peers.close()
         if not running:
             return
+        loop, deadline = self._terms.loop, time.monotonic() + timeout
+        if (guests := self._entrance.guests) is not None:
+            guests.close(f"{self.info.name!r} has shut down")
         try:
-            self._terms.loop.run(self._close(peers, timeout, reason))
-        finally:
-            self._terms.means.threads.close()
-            self._terms.slabs.close()
-            self._terms.audit.close()
-            self._terms.loop.release()
+            late = loop.run(_say_goodbye(peers, timeout, reason))
+            # In this thread: a handler of the log may block, and must not block the loop.
+            level = logging.INFO if leaves_at_once else logging.WARNING
+            words = "%r ends before %r has taken all that it sent; that took longer than %.3g s"
+            for each in late:
+                logger.log(level, words, self.info.name, each.peer.name, timeout)
+        finally:  # an interrupt ends the wait, and the rest follows
+            try:
+                told = (
+                    f"it left before it had sent everything; that took longer than {timeout:.3g} s"
+                )
+                loop.run(self._close(peers, deadline, f"{told} ({reason})"))
+            finally:
+                self._terms.means.threads.close()
+                self._terms.slabs.close()
+                self._terms.audit.close()
+                loop.release()
 
     @property
     def audit(self) -> Audit:
@@ -553,31 +588,18 @@ class Exchange:
         await Reach(carriers, self._terms).prove(answer)
         dial(carriers, self._terms)  # which moves the stream
 
-    async def _close(self, peers: list[Carriers], timeout: float, reason: str) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        if (guests := self._entrance.guests) is not None:
-            guests.close(f"{self.info.name!r} has shut down")
-        for carriers in peers:
-            carriers.leave(reason)
-        await _all_ended(peers, timeout)
-        late = [each for each in peers if each.stream is not None and not each.ended.is_set()]
-        words = "%r ends before %r has taken all that it sent; that took longer than %.3g s"
+    async def _close(self, peers: list[Carriers], deadline: float, last_word: str) -> None:
+        late = _late(peers)
         for carriers in late:
             # Without a goodbye this would look like the death of this process to the peer.
-            told = f"it left before it had sent everything; that took longer than {timeout:.3g} s"
-            carriers.leave(f"{told} ({reason})", now=True)
-            # A log handler may block, and this is the loop.
-            self._terms.loop.run_beside(
-                logger.warning, words, self.info.name, carriers.peer.name, timeout
-            )
+            carriers.leave(last_word, now=True)
         await _all_ended(late, LAST_WORD_SECONDS)
         for carriers in peers:
             carriers.end()
         self._ticker.cancel()
         self._terms.reader.close()
         await self._close_listeners()
-        await self._tasks.end(max(0.5, deadline - loop.time()))
+        await self._tasks.end(max(0.5, deadline - time.monotonic()))
 
     async def _close_listeners(self) -> None:
         listeners, self._listeners = self._listeners, []

@@ -113,11 +113,8 @@ def remove(path: str) -> None:
 
 
 async def remove_beside(path: str) -> None:
-    """Removes a socket and its directory in a thread of the executor, while there is one."""
-    try:
-        await asyncio.get_running_loop().run_in_executor(None, remove, path)
-    except RuntimeError:  # the interpreter ends, and with it the executors
-        remove(path)
+    """Removes a socket and its directory in a thread beside the loop."""
+    await asyncio.get_running_loop().run_in_executor(None, remove, path)
 
 
 def _stale(parent: str) -> Iterator[str]:
