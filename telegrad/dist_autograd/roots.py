@@ -12,7 +12,6 @@ with none. A root that this worker owns needs no message.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -26,8 +25,8 @@ from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Context
 from telegrad.dist_autograd.ids import ContextId
 from telegrad.errors import AutogradError, DecodeError
-from telegrad.rpc import Future, RRef, collect_all
-from telegrad.rpc.seams import RRefCalls, RRefServing, UserCall, reference_of
+from telegrad.rpc import Future, RRef
+from telegrad.rpc.seams import RRefCalls, RRefServing, UserCall, reference_of, wait_each
 from telegrad.types import WorkerInfo
 
 
@@ -172,7 +171,7 @@ def _ask_all(
                 payload = {"rref": list(reference.rref), "context": context.id, "given": given}
                 asked[i] = calls.send(reference, ROOT, payload, LABEL, limit)
         if asked:
-            collect_all(asked.values()).wait(math.inf)  # each has a timeout of its own
+            wait_each(list(asked.values()))
     except BaseException:  # Ctrl-C, a cancelled call, an RRef that was released
         for each in asked.values():
             each.cancel()

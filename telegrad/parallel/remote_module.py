@@ -16,7 +16,14 @@ from telegrad.autograd import Tensor
 from telegrad.errors import UnknownWorkerError
 from telegrad.nn import Module, Parameter
 from telegrad.rpc import Future, RRef, expose, register_type, remote, rpc_sync
-from telegrad.rpc.seams import AgentCore, reference_of, refuse_to_block, seconds, use_agent
+from telegrad.rpc.seams import (
+    AgentCore,
+    reference_of,
+    refuse_to_block,
+    seconds,
+    use_agent,
+    wait_or_cancel,
+)
 from telegrad.types import Array, Shape, WorkerInfo
 
 # -- references to the parameters of a module, made at its owner ---------------------------------
@@ -184,7 +191,7 @@ class RemoteModule(Module):
             Exception: Any error that `forward` raised.
         """
         refuse_to_block("RemoteModule.forward()", "write `await module.forward_async(...)`")
-        return self.forward_async(*args, **kwargs).wait()
+        return wait_or_cancel(self.forward_async(*args, **kwargs))
 
     def forward_async(self, *args: Any, **kwargs: Any) -> Future[Any]:
         """Runs `forward` at the owner and returns the future of its value at once."""

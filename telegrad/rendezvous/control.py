@@ -159,7 +159,7 @@ def line_owner(name: str) -> str:
 # -- reminders: a long wait logs what it waits for, at growing intervals -------------------------
 
 # A shorter wait is not worth a line in the log.
-FIRST_SECONDS = 10.0
+FIRST_SECONDS = 2.0
 GROWTH = 3.0
 LONGEST_SECONDS = 600.0
 

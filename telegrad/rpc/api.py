@@ -22,7 +22,7 @@ from telegrad.rpc.call.failure import cut_own_frames
 from telegrad.rpc.call.retry import call_again
 from telegrad.rpc.call.serving import CALL
 from telegrad.rpc.call.user_call import call_message, call_name
-from telegrad.rpc.future.future import Future, new_future
+from telegrad.rpc.future.future import Future, new_future, wait_or_cancel
 from telegrad.rpc.future.unread import watched
 from telegrad.rpc.future.waits import comes_from, pool_thread
 from telegrad.rpc.rref.rref import RRef, create_rref
@@ -187,13 +187,14 @@ def shutdown(*, graceful: bool = True, timeout: float = math.inf) -> None:
     """Ends this process' agent; idempotent.
 
     `docs/membership.md` lists what it does in every state. If `init_rpc` still waits in another
-    thread, there is no agent yet: then this ends that wait. The log names, at intervals and at
-    level INFO, what shutdown waits for if it takes longer than 10 s: a worker that only serves
-    waits here for the others.
+    thread, there is no agent yet: then this ends that wait. The log names, at intervals, what
+    shutdown waits for if it takes longer than 2 s. Own calls are a warning; other workers and their
+    calls are of level INFO, since a worker that only serves waits here for the others.
 
     Args:
         graceful: True to wait for this worker's own calls, then to serve until every living worker
-            has called shutdown, and to drain, release and leave within 10 s. False leaves at once.
+            has called shutdown, and to drain, release and leave within 10 s. False leaves at once,
+            within 5 s; so does an interrupt (Ctrl-C, or another handler's exception).
         timeout: Seconds for the own calls, and for the other workers to call it too.
 
     Raises:
@@ -269,6 +270,7 @@ def rpc_sync(
     Raises:
         CallTimeoutError: The value was not there in time; the callee is told to stop.
         CallCancelledError: The call that this code serves was cancelled, and this one with it.
+            Any exception that leaves the wait, such as Ctrl-C, cancels this call.
         WaitCycleError: The callee waits, perhaps through others, for the call that makes this one.
         WorkerLostError: The callee is gone.
         EvictedError: The coordinator gave up this worker; the job goes on without it.
@@ -300,10 +302,7 @@ def rpc_sync(
     else:
         future = call_again(agent, to, func, args, kwargs, timeout, retry=retry)
     try:
-        return future.wait()
-    except KeyboardInterrupt:
-        future.cancel()  # nobody else has this future
-        raise
+        return wait_or_cancel(future)
     except BaseException as error:
         cut_own_frames(error)
         raise

@@ -23,7 +23,7 @@ from telegrad.errors import (
 from telegrad.rpc.agent.core import AgentCore, current_agent
 from telegrad.rpc.call.served_call import current_served_call
 from telegrad.rpc.call.user_call import CallMode, UserCall
-from telegrad.rpc.future.future import Future, new_future
+from telegrad.rpc.future.future import Future, new_future, wait_or_cancel
 from telegrad.rpc.future.unread import origin_here
 from telegrad.rpc.limits import seconds
 from telegrad.rpc.rref.rref import RRef, reference_of, rref_of
@@ -127,11 +127,7 @@ def lookup(to: str | int | WorkerInfo, name: str, timeout: float | None = None) 
     future = agent.calling.send(
         peer, LOOKUP, payload, function=label, timeout=limit + ANSWER_SECONDS, at_once=True
     )
-    try:
-        found: RRef[Any] | list[str] = future.wait()
-    except KeyboardInterrupt:
-        future.cancel()  # nobody else has this future
-        raise
+    found: RRef[Any] | list[str] = wait_or_cancel(future)
     if isinstance(found, list):
         raise CallTimeoutError(
             f"nothing was published as {name!r} on {peer.name!r} within {limit:.3g} s (published: "

@@ -40,7 +40,8 @@ from telegrad.rpc.call.served_call import ServedCall, current_served_call
 from telegrad.rpc.call.serving import CALL, Serving, record_refusal
 from telegrad.rpc.call.user_call import MainStaysHere, UserCall, admit_call
 from telegrad.rpc.deadlock.probe import WaitProbes
-from telegrad.rpc.future.future import new_future
+from telegrad.rpc.future.combine import wait_each
+from telegrad.rpc.future.future import new_future, wait_or_cancel
 from telegrad.rpc.future.waits import Drive, Driven, Gate, Reads, comes_from
 from telegrad.rpc.limits import seconds
 from telegrad.rpc.policy.policy import CallablePolicy, project_function
@@ -136,5 +137,7 @@ __all__ = [
     "seconds",
     "set_process_agent",
     "use_agent",
+    "wait_each",
+    "wait_or_cancel",
     "watch_forks",
 ]

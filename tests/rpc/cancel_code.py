@@ -201,12 +201,28 @@ class Model:
         return run_until_cancelled(name)
 
 
+class Slow:
+    """A value whose attribute takes long to read."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def value(self) -> str:
+        return run_until_cancelled(self._name)
+
+
 # -- retries
 
 
 @rpc.idempotent
 def who_again() -> str:
     return who()
+
+
+@rpc.idempotent
+def runs_again(name: str) -> str:
+    return run_until_cancelled(name)
 
 
 @rpc.idempotent

@@ -9,7 +9,6 @@ import hashlib
 import math
 import random
 import re
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -225,40 +224,6 @@ def test_an_answered_call_is_not_cancelled(job: Job) -> None:
     assert future.wait() == 3
     assert not future.cancel()
     assert future.wait() == 3
-
-
-def test_an_interrupted_rpc_sync_cancels_its_call(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    main = threading.main_thread()
-    assert main.ident is not None
-    waits, wait = threading.Event(), rpc.Future.wait
-
-    def noted_wait(future: rpc.Future[Any], timeout: float | None = None) -> Any:
-        if threading.current_thread() is main:
-            waits.set()
-        return wait(future, timeout)
-
-    raised = threading.Event()
-
-    def interrupt() -> None:
-        assert entered("interrupt")  # which is perhaps before the call was handed to who waits
-        assert waits.wait(20)
-        signal.pthread_kill(main.ident or 0, signal.SIGINT)
-        assert raised.wait(20)  # even if it came while the thread fell asleep
-
-    monkeypatch.setattr(rpc.Future, "wait", noted_wait)
-    thread = threading.Thread(target=interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        thread.start()
-        try:
-            job.on(0, rpc.rpc_sync, "w1", cancel_code.run_until_cancelled, ("interrupt",))
-        finally:
-            raised.set()
-    thread.join()
-    monkeypatch.undo()
-    assert cancelled("interrupt")
-    assert_nothing_is_left(job)
 
 
 def test_a_task_that_stops_awaiting_a_shielded_call_leaves_it_alone(job: Job) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future as Ending
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 
@@ -21,6 +23,7 @@ from telegrad.errors import (
 from telegrad.rendezvous import JoinedJob
 from telegrad.rendezvous import control as reminder
 from telegrad.rpc import seams
+from telegrad.rpc.agent import life
 from telegrad.rpc.agent.inbox import Inbox
 from telegrad.testing import leaks
 from telegrad.transport import Exchange
@@ -218,13 +221,16 @@ def test_a_long_wait_is_told_with_what_it_waits_for(
         seams.call(first, "w1", remote_code.hold, ("long",))
         assert remote_code.entered("long")
         ending = [pool.submit(first.shutdown)]
-        told = "shutdown waits for 1 own call: tests.rpc.remote_code:hold on 'w1'"
-        leaks.wait_until_gone("silence", lambda: [told] * (told not in caplog.messages))
+        own = "shutdown waits for 1 own call: tests.rpc.remote_code:hold on 'w1'"
+        leaks.wait_until_gone("silence", lambda: [own] * (own not in caplog.messages))
         ending.append(pool.submit(second.shutdown))
         told = "shutdown waits for 1 call that it serves: tests.rpc.remote_code:hold for 'w0'"
         leaks.wait_until_gone("silence", lambda: [told] * (told not in caplog.messages))
         remote_code.release("long")
         end_all(ending)
+    # The default level shows a wait for own calls, and none of a worker that only serves.
+    levels = {record.getMessage(): record.levelno for record in caplog.records}
+    assert (levels[own], levels[told]) == (logging.WARNING, logging.INFO)
 
 
 def test_who_has_not_called_it_is_told(
@@ -259,7 +265,7 @@ def test_a_wait_is_told_of_ever_more_rarely() -> None:
         if wait.is_due():
             told.append(second)
             assert not wait.is_due()
-    assert told == [10, 40, 130, 400, 1000, 1600, 2200, 2800]
+    assert told == [2, 8, 26, 80, 242, 728, 1328, 1928, 2528]
 
 
 def test_a_worker_that_leaves_at_once_holds_nobody_up(pool: ThreadPoolExecutor, job: Job) -> None:
@@ -314,3 +320,47 @@ def test_leaving_at_once_ends_a_graceful_shutdown_that_still_serves(
     with pytest.raises(RendezvousError, match="left at once"):
         ending.result(20)
     remote_code.release("hurry")
+
+
+class Parts:
+    """The parts of an agent that ends; notes how long each step may take."""
+
+    def __init__(self, interrupts_in: str = "") -> None:
+        self.interrupts_in = interrupts_in
+        self.limits: list[float] = []
+
+    def drain(self, deadline: float, *, given_up: bool = True) -> bool:
+        if self.interrupts_in == ("drain" if given_up else "own calls"):
+            raise KeyboardInterrupt
+        return True
+
+    def waits_for(self) -> str:
+        return ""
+
+    def own_calls(self) -> int:
+        return 0
+
+    def serves_this(self) -> bool:
+        return False
+
+    def abandon(self) -> None:
+        """Does nothing."""
+
+    def close(self, timeout: float, reason: str) -> None:
+        self.limits.append(timeout)
+
+
+@pytest.mark.parametrize(
+    ("graceful", "interrupts_in"), [(False, ""), (True, "own calls"), (True, "drain")]
+)
+def test_who_leaves_at_once_or_is_interrupted_has_little_time(
+    graceful: bool, interrupts_in: str
+) -> None:
+    """Peers that read nothing kept whoever had pressed Ctrl-C for 10 s."""
+    parts, ending = Parts(interrupts_in), life.Life("w0")
+    ending.opened()
+    with pytest.raises(KeyboardInterrupt) if interrupts_in else nullcontext():
+        ending.end(parts, graceful=graceful, timeout=math.inf)
+    assert ending.ended
+    (limit,) = parts.limits
+    assert limit <= life.AT_ONCE_SECONDS / 2 < life.CLOSE_SECONDS / 2

@@ -32,7 +32,7 @@ from telegrad.parallel.optimizer.owners import (
     step_failure,
 )
 from telegrad.rpc import RRef, register_type, remote
-from telegrad.rpc.seams import current_agent, refuse_to_block, seconds
+from telegrad.rpc.seams import current_agent, refuse_to_block, seconds, wait_or_cancel
 from telegrad.types import Shape, WorkerInfo
 
 # -- the parameters that a distributed optimizer gets: references, or groups of them -------------
@@ -392,7 +392,8 @@ class DistributedOptimizer:
     ) -> StepResult:
         trainers = conductor.rpc_async(timeout=limit + ANSWER_SECONDS)
         try:
-            result: StepResult = trainers.enter(context_id, weight, self._options(), limit).wait()
+            entered = trainers.enter(context_id, weight, self._options(), limit)
+            result: StepResult = wait_or_cancel(entered)
         except CallTimeoutError as error:
             if step_failure(error) is None:
                 error.add_note(
@@ -406,9 +407,8 @@ class DistributedOptimizer:
         assert self._conductor is not None
         self._may_be_ahead = True
         try:
-            self._conductor.rpc_async(timeout=limit + ANSWER_SECONDS).wait(
-                self._steps, limit
-            ).wait()
+            trainers = self._conductor.rpc_async(timeout=limit + ANSWER_SECONDS)
+            wait_or_cancel(trainers.wait(self._steps, limit))
         except CallTimeoutError as error:
             error.add_note(
                 f"step {self._steps} of this worker was made; then it waited, more than "

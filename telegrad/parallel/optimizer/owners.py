@@ -35,7 +35,7 @@ from telegrad.errors import (
 )
 from telegrad.optim import Optimizer
 from telegrad.rpc import Future, RRef, expose, remote_traceback
-from telegrad.rpc.seams import current_agent, fresh_copy
+from telegrad.rpc.seams import current_agent, fresh_copy, wait_each
 from telegrad.types import Shape, WorkerInfo
 
 # -- the part of a distributed optimizer at one owner --------------------------------------------
@@ -489,6 +489,7 @@ class Owners:
                 calls.append(getattr(part, method)(*arguments(owner)))
             except Exception as error:
                 calls.append(error)
+        wait_each([call for call in calls if isinstance(call, Future)])
         return [_outcome(call) for call in calls]
 
     def _failure(self, outcomes: Sequence[tuple[Any, Exception | None, bool]]) -> StepFailure:
@@ -534,10 +535,10 @@ def _outcome(call: Any) -> tuple[Any, Exception | None, bool]:
     if not isinstance(call, Future):
         return None, call, False
     try:
-        return call.wait(math.inf), None, True  # each call has a timeout of its own
+        return call.value(), None, True
     except (BlockingCallError, WaitCycleError) as error:
         if remote_traceback(error) is None:
-            raise  # raised by this very wait, so it says nothing about the owner
+            raise  # raised by the wait for it, so it says nothing about the owner
         return None, error, True
     except Exception as error:
         return None, error, True

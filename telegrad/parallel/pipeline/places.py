@@ -36,7 +36,7 @@ from telegrad.parallel.pipeline.runner import StageFacts, StageRunner, StateCopy
 from telegrad.parallel.pipeline.schedule import Action
 from telegrad.parallel.pipeline.sources import StageSource
 from telegrad.rpc import Future, RRef, as_completed, remote, wait_all
-from telegrad.rpc.seams import current_agent
+from telegrad.rpc.seams import current_agent, wait_each
 from telegrad.types import WorkerInfo
 
 
@@ -201,6 +201,10 @@ class Places:
             return wait_all(calls)
         except (WorkerLostError, UnknownWorkerError, CallTimeoutError) as error:
             raise self._failure(error, calls, method) from error
+        except BaseException:  # an interrupt, or the error of a runner
+            for call in calls:
+                call.cancel()
+            raise
 
     def ask_living(self, method: str) -> list[Any]:
         """Calls a method of each runner that can be reached; returns the values of those."""
@@ -208,10 +212,11 @@ class Places:
         for member in self.members:
             with suppress(WorkerLostError, UnknownWorkerError):
                 calls.append(self._call(member, method, ()))
+        wait_each(calls)
         found = []
         for call in calls:
             with suppress(WorkerLostError, CallTimeoutError):
-                found.append(call.wait(math.inf))
+                found.append(call.value())
         return found
 
     def _call(self, member: RemotePlace, method: str, arguments: Sequence[Any]) -> Future[Any]:

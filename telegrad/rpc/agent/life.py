@@ -15,6 +15,7 @@ the others: its caller waits for it, and it would wait for its caller.
 from __future__ import annotations
 
 import enum
+import logging
 import math
 import os
 import threading
@@ -34,6 +35,9 @@ from telegrad.transport import get_logger, refuse_to_block
 
 # A shutdown ends within this time, except for the wait for the other workers.
 CLOSE_SECONDS = 10.0
+# One that leaves at once, or was interrupted, has less: whoever pressed Ctrl-C waits for the end of
+# the process. It must not take 5 s, even if the peers are stopped and read nothing.
+AT_ONCE_SECONDS = 2.5
 # The time after which a draining thread notices that another one wants to leave at once.
 HURRY_SECONDS = 0.1
 
@@ -61,6 +65,9 @@ class Steps(Protocol):
 
     def waits_for(self) -> str:
         """Returns the calls that `drain` waits for, in words; empty for none."""
+
+    def own_calls(self) -> int:
+        """Returns the number of own calls that are not answered."""
 
     def serves_this(self) -> bool:
         """Returns True if the calling code runs in a call that is served here."""
@@ -117,6 +124,7 @@ class Life:
         self._closed = threading.Event()
         self._hurry = threading.Event()  # another thread wants to leave at once
         self._reason = GRACEFUL
+        self._ends = math.inf  # the moment at which it must be over
         self.membership: JoinedJob | None = None
         self.alone = UNGRACEFUL
         self._callbacks: dict[_Moment, list[Callable[..., None]]] = {each: [] for each in _Moment}
@@ -194,7 +202,7 @@ class Life:
             steps: The agent.
             graceful: True to end together with the others.
             timeout: Seconds for the own calls, and for the other workers.
-            close_seconds: Seconds for all else.
+            close_seconds: Seconds for all else; at most AT_ONCE_SECONDS if it leaves at once.
 
         Raises:
             RendezvousTimeoutError: The others did not call it in time; it is closed all the same.
@@ -219,15 +227,14 @@ class Life:
         if not first:
             self._wait_for_other(steps, graceful, timeout, close_seconds)
             return
-        started = time.monotonic()
         try:
             if was_open and graceful:
-                self._leave_together(steps, timeout)
+                self._leave_together(steps, timeout, close_seconds)
             elif was_open:
                 self._leave_at_once(steps, close_seconds)
         finally:
-            spent = 0.0 if graceful else time.monotonic() - started
-            self._tear_down(steps, close_seconds - spent, was_open=was_open)
+            left = min(close_seconds, self._ends - time.monotonic())
+            self._tear_down(steps, left, was_open=was_open)
 
     def _wait_for_other(
         self, steps: Steps, graceful: bool, timeout: float, close_seconds: float
@@ -246,12 +253,19 @@ class Life:
         if not self._closed.wait(None if math.isinf(limit) else limit):
             _logger.warning("another thread still shuts down agent %r", self.name)
 
-    def _leave_together(self, steps: Steps, timeout: float) -> None:
+    def _leave_together(self, steps: Steps, timeout: float, close_seconds: float) -> None:
         try:
             self._wait_for_all(steps, timeout)
         except BaseException:  # an interrupt too: to waiting threads it must not look like the end
-            self._leave_at_once(steps, CLOSE_SECONDS)
+            self._leave_at_once(steps, close_seconds)
             raise
+        try:
+            self._drain_and_release(steps)
+        except BaseException:  # an interrupt
+            self._limit_end(close_seconds)
+            raise
+
+    def _drain_and_release(self, steps: Steps) -> None:
         ends = time.monotonic() + CLOSE_SECONDS / 2
         if not steps.drain(time.monotonic() + CLOSE_SECONDS / 4):
             _logger.warning(
@@ -297,10 +311,19 @@ class Life:
             if time.monotonic() >= deadline:
                 break
             if reminder.is_due() and (words := steps.waits_for()):
-                _logger.info("shutdown waits for %s", words)
+                # A worker that only serves waits for as long as the job runs: nothing is wrong.
+                level = logging.WARNING if steps.own_calls() else logging.INFO
+                _logger.log(level, "shutdown waits for %s", words)
         return False
 
-    def _leave_at_once(self, steps: Steps, limit: float) -> None:
+    def _limit_end(self, close_seconds: float) -> float:
+        """Sets when the end must be over that others do not take part in; returns the seconds."""
+        limit = min(close_seconds, AT_ONCE_SECONDS)
+        self._ends = time.monotonic() + limit
+        return limit
+
+    def _leave_at_once(self, steps: Steps, close_seconds: float) -> None:
+        limit = self._limit_end(close_seconds)
         self._reason = self.alone
         steps.abandon()  # first: a peer that hears that this worker leaves gives it up
         self._say_goodbye(limit)

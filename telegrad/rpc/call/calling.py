@@ -237,7 +237,11 @@ class Calling:
             parent=parent,
             again=again,
         )
-        self._start(call, sealed, root=root)
+        try:
+            self._start(call, sealed, root=root)
+        except BaseException:  # of a signal handler too: nobody has the future to cancel
+            future.cancel()
+            raise
         if parent is not None and parent.cancelled:  # perhaps before it heard of this one
             future.cancel()
             self._cancel(call.number)

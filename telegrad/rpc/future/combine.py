@@ -229,6 +229,19 @@ def collect_all(futures: Iterable[Future[T]]) -> Future[list[Future[T]]]:
     return result
 
 
+def wait_each(futures: Sequence[Future[Any]]) -> None:
+    """For the library: waits until all are completed, failed or not; an interrupt cancels them.
+
+    Nobody else has them, and each call has a timeout of its own.
+    """
+    try:
+        collect_all(futures).wait()
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise
+
+
 @waits_for_all
 def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list[T]:
     """Blocks until all futures are completed and returns their values, in order.

@@ -211,6 +211,9 @@ class Future(Awaited, Generic[T]):
     def wait(self, timeout: float | None = None) -> T:
         """Blocks until it is completed and returns its value; may be called any number of times.
 
+        An exception of a signal handler (Ctrl-C, an alarm's) ends the wait and leaves the future
+        pending.
+
         Args:
             timeout: Seconds above 0; None and `math.inf` wait until it is completed. A call's
                 future is completed at the call's own deadline at the latest.
@@ -691,6 +694,19 @@ def _tell(future: Future[Any], on_cancel: Callable[[], object] | None = None) ->
         with contextlib.ExitStack() as calls:  # a Ctrl-C in one of them spares the others
             for callback in take_last(future._callbacks):
                 calls.callback(future._run, callback)
+
+
+def wait_or_cancel(future: Future[T]) -> T:
+    """For the library: waits for a future that nobody else has; an interrupt cancels it.
+
+    An exception of a signal handler (Ctrl-C, an alarm) may leave any wait, and so does the end of
+    the call that this thread serves. A completed future stays as it is.
+    """
+    try:
+        return future.wait()
+    except BaseException:
+        future.cancel()
+        raise
 
 
 def new_future(dispatch: Dispatch | None, label: str, *about: object) -> Future[Any]:

@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 
 from telegrad.rpc.call.failure import cut_own_frames
+from telegrad.rpc.future.future import wait_or_cancel
 from telegrad.rpc.limits import seconds
 from telegrad.rpc.rref.calls import Method, RRefCalls
 from telegrad.transport import barred, refuse_to_block
@@ -217,7 +218,8 @@ class SyncProxy(MethodProxy[Any]):
                 _check_may_block(name)
                 began = time.monotonic()
                 try:
-                    is_method, value = self._calls.read(reference, name, self._timeout).wait()
+                    asked = self._calls.read(reference, name, self._timeout)
+                    is_method, value = wait_or_cancel(asked)
                 except BaseException as error:
                     cut_own_frames(error)
                     raise
@@ -230,7 +232,7 @@ class SyncProxy(MethodProxy[Any]):
 
 def _call_and_wait(calls: RRefCalls, method: Method, timeout: float | None) -> Any:
     _check_may_block(method.name)
-    return calls.call(method, timeout).wait()
+    return wait_or_cancel(calls.call(method, timeout))
 
 
 def _check_may_block(name: str) -> None:

@@ -14,7 +14,7 @@ from telegrad.rpc.agent.core import AgentCore, current_agent
 from telegrad.rpc.call.codec import Prepared, kept
 from telegrad.rpc.call.failure import cut_own_frames
 from telegrad.rpc.call.user_call import call_message
-from telegrad.rpc.future.future import Future, new_future
+from telegrad.rpc.future.future import Future, new_future, wait_or_cancel
 from telegrad.rpc.future.unread import watched
 from telegrad.rpc.rref.calls import Method, RRefCalls
 from telegrad.rpc.rref.protocol import ForkState
@@ -70,6 +70,8 @@ class RRef(Generic[T]):
     def to_here(self, timeout: float | None = None) -> T:
         """Returns the value: the object itself on its owner, else a new copy each time.
 
+        An exception that leaves the wait (Ctrl-C, an alarm's) ends the fetch, not the creation.
+
         Args:
             timeout: Seconds; None for the default. On the owner it bounds the wait for a value
                 that is still being created.
@@ -84,7 +86,7 @@ class RRef(Generic[T]):
         if barred():
             self._check_may_block("to_here")
         try:
-            return self._fetch(timeout).wait()
+            return wait_or_cancel(self._fetch(timeout))
         except BaseException as error:
             cut_own_frames(error)
             raise
@@ -108,7 +110,7 @@ class RRef(Generic[T]):
         if barred():
             self._check_may_block("local_value")
         try:
-            return self._fetch(None).wait()
+            return wait_or_cancel(self._fetch(None))
         except BaseException as error:
             cut_own_frames(error)
             raise
