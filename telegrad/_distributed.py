@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import math
 import os
-import sys
 import warnings
 from collections.abc import Callable
 
@@ -215,7 +214,7 @@ def invite() -> tuple[AgentCore, bytes]:
             f"no other process can join the job at {invitation.endpoint}; start the agent with "
             "rpc.init_rpc()"
         )
-    if "__file__" not in vars(sys.modules["__main__"]):
+    if names.main_stays_here():
         agent.attachments.attach(MainStaysHere())
     return agent, bytes(encode(invitation).document)
 

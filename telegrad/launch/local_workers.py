@@ -22,7 +22,6 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import threading
 import time
 import traceback
@@ -46,6 +45,7 @@ from telegrad.launch.policy import describe
 from telegrad.launch.worker_process import exit_code
 from telegrad.rpc.seams import seconds
 from telegrad.transport import shared_loop_thread
+from telegrad.wire import is_tool, main_namespace, main_stays_here
 
 # -- one local worker, seen from the program: its process, messages and output -------------------
 
@@ -303,15 +303,16 @@ def own_script() -> dict[str, str]:
     `python -m`. It is empty in a notebook, at a prompt, and if another program runs the user's
     code, as pytest does.
     """
-    main = sys.modules["__main__"]
-    name = getattr(getattr(main, "__spec__", None), "name", "")
-    path = getattr(main, "__file__", None)
-    if not isinstance(path, str) or not os.path.isfile(path) or _is_a_tool(path):
+    main = main_namespace(sys.modules["__main__"])
+    if main_stays_here():
         return {}
-    if not name:
-        return {"init_main_from_path": os.path.abspath(path)}
-    is_run = name == "__main__" or name.endswith(".__main__")
-    return {} if is_run else {"init_main_from_name": name}
+    path = os.path.abspath(main["__file__"])
+    if is_tool(path):
+        return {}
+    name = getattr(main.get("__spec__"), "name", "")
+    if name:
+        return {"init_main_from_name": name}
+    return {"init_main_from_path": path}
 
 
 def load_script(script: dict[str, str], arguments: list[str]) -> None:
@@ -331,15 +332,6 @@ def load_script(script: dict[str, str], arguments: list[str]) -> None:
         multiprocessing.spawn.prepare(script)
     finally:
         del os.environ[LOADING]
-
-
-def _is_a_tool(path: str) -> bool:
-    """Returns True if a program was installed, rather than being the user's own."""
-    parts = os.path.abspath(path).split(os.sep)
-    if "site-packages" in parts or "dist-packages" in parts:
-        return True
-    places = [sysconfig.get_path(name) for name in ("scripts", "stdlib")]
-    return os.path.dirname(os.path.abspath(path)) in places or path.startswith(places[1] + os.sep)
 
 
 # -- the workers ---------------------------------------------------------------------------------

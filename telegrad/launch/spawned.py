@@ -339,6 +339,8 @@ class _SpawnedCall:
                 externals[i] = np.empty(0, array.dtype)
         metadata, buffers = describe(externals)
         name = getattr(fn, "__qualname__", repr(fn))
+        if getattr(fn, "__module__", "") in names.MAIN_NAMES and names.main_stays_here():
+            raise names.main_stays_error(name)
         return cls(name, [encoded.document, metadata, *buffers], places)
 
     def write(self, path: str) -> None:

@@ -41,7 +41,14 @@ from telegrad.wire.memory import (
     set_mode,
     write_place,
 )
-from telegrad.wire.names import FunctionRef, import_missing_with, name_of
+from telegrad.wire.names import (
+    FunctionRef,
+    import_missing_with,
+    is_tool,
+    main_namespace,
+    main_stays_here,
+    name_of,
+)
 from telegrad.wire.pieces import (
     BLOCK_BYTES,
     CHUNK_HEADER_BYTES,
@@ -127,7 +134,10 @@ __all__ = [
     "import_missing_with",
     "inline_parts",
     "is_foreign_name",
+    "is_tool",
     "land",
+    "main_namespace",
+    "main_stays_here",
     "measure",
     "mode_of",
     "name_of",

@@ -9,12 +9,16 @@ from __future__ import annotations
 import builtins
 import functools
 import importlib
+import os
 import re
 import sys
+import sysconfig
+import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import lru_cache
+from importlib.machinery import ModuleSpec
 from typing import Any, NamedTuple, TypeGuard
 
 from telegrad.errors import DecodeError, EncodeError, FunctionNotFoundError
@@ -26,6 +30,7 @@ from telegrad.errors import DecodeError, EncodeError, FunctionNotFoundError
 
 MAIN_NAMES = ("__main__", "__mp_main__")  # the second is multiprocessing spawn's name for it
 MAX_NAME_LENGTH = 500  # characters
+KEPT_NAMES = 1000  # names that were checked: 0.1 us in place of 0.8
 
 _importer: ContextVar[Callable[[str], object] | None] = ContextVar(
     "telegrad_importer", default=None
@@ -37,7 +42,7 @@ _MODULE_NAMESPACE = _NAMESPACE(types.ModuleType)["__dict__"].__get__
 # Descriptors of fields that C keeps; reading one runs no user code.
 _C_FIELDS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _PATH = r"[^\W_]\w*(?:\.[^\W_]\w*)*"
-_NAME = re.compile(rf"(?:{_PATH}|__main__|__mp_main__):{_PATH}")
+_NAME = re.compile(rf"(?:{_PATH}(?:\.__main__)?|__main__|__mp_main__):{_PATH}")
 _PRIVATE_NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
@@ -67,8 +72,8 @@ def split(name: str, *, private: bool = False) -> tuple[str, tuple[str, ...]]:
         The module's name, and the parts of the path inside it.
 
     Raises:
-        ValueError: The name is malformed, or a part begins with an underscore (the module
-            `__main__` is the exception).
+        ValueError: The name is malformed, or a part begins with an underscore (the modules
+            `__main__` and `package.__main__` are the exceptions).
     """
     form = _PRIVATE_NAME if private else _NAME
     if len(name) > MAX_NAME_LENGTH or not form.fullmatch(name):
@@ -80,7 +85,10 @@ def split(name: str, *, private: bool = False) -> tuple[str, tuple[str, ...]]:
 
 
 def module_of(name: str) -> types.ModuleType | None:
-    """Returns a module if it is already imported; every name of `__main__` means this process'."""
+    """Returns a module if it is already imported; every name of `__main__` means this process'.
+
+    The module that `python -m` runs has its own name as well, unless it was also imported.
+    """
     if name in MAIN_NAMES:
         return main_module()
     module = sys.modules.get(name)
@@ -88,7 +96,18 @@ def module_of(name: str) -> types.ModuleType | None:
     if importer is not None and (module is None or _begun(module)):
         importer(name)
         module = sys.modules.get(name)
+    if module is None and name == _name_of_run(main_namespace()):
+        return main_module()
     return module if issubclass(type(module), types.ModuleType) else None
+
+
+def namespace_of(name: str) -> Mapping[str, Any] | None:
+    """Returns the namespace of a module if it is already imported."""
+    module = module_of(name)
+    if module is None:
+        return None
+    is_main = module is sys.modules.get("__main__") or module is sys.modules.get("__mp_main__")
+    return main_namespace() if is_main else module_namespace(module)
 
 
 def import_missing_with(importer: Callable[[str], object] | None) -> None:
@@ -109,11 +128,83 @@ def main_module() -> types.ModuleType | None:
     return sys.modules.get("__mp_main__") or sys.modules.get("__main__")
 
 
+def main_namespace(main: types.ModuleType | None = None) -> Mapping[str, Any]:
+    """Returns the namespace of the script, which is that of a main module, or run by it.
+
+    `python -m cProfile`, `profile` and `trace` stay `__main__` themselves, and run the script in a
+    dict that belongs to no module. Its frame in the main thread leads there.
+    """
+    module = main or main_module()
+    if module is None:
+        return {}
+    space = module_namespace(module)
+    path = _text(space.get("__file__"))
+    return _run_by(space) if path and is_tool(path) else space
+
+
+def _run_by(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the namespace of the script that a program runs; its own if it runs none."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        space = frame.f_globals
+        if space is not tool and _text(space.get("__name__")) == "__main__":
+            return space
+        frame = frame.f_back
+    return tool
+
+
+@lru_cache(KEPT_NAMES)
+def is_tool(path: str) -> bool:
+    """Returns True if the program at a path was installed, rather than being the user's own."""
+    full = os.path.abspath(path)
+    parts = full.split(os.sep)
+    if "site-packages" in parts or "dist-packages" in parts:
+        return True
+    scripts, stdlib = (sysconfig.get_path(name) for name in ("scripts", "stdlib"))
+    return os.path.dirname(full) == scripts or full.startswith(stdlib + os.sep)
+
+
 def main_script() -> str:
     """Returns the path of this process' script, or a text if there is none."""
-    module = main_module()
-    path = module_namespace(module).get("__file__") if module is not None else None
-    return path if isinstance(path, str) else "no script (interactive, or python -c)"
+    path = _text(main_namespace().get("__file__"))
+    return path or "no script (interactive, or python -c)"
+
+
+def main_stays_here() -> bool:
+    """Returns True if no process that this one starts can import the main program.
+
+    That is so if it is no file, or the `__main__.py` of a package, a directory or an archive, which
+    `multiprocessing` does not import either: most of these do their work unconditionally.
+    """
+    main = main_namespace(sys.modules["__main__"])
+    path, name = _text(main.get("__file__")), _name_of_run(main)
+    return not os.path.isfile(path) or name == "__main__" or name.endswith(".__main__")
+
+
+def main_stays_error(path: str) -> EncodeError:
+    """Returns the error for a function or class of a main program that no process can import."""
+    is_file = main_script().endswith("__main__.py")
+    what = (
+        "a __main__.py" if is_file else "a program that is no file (python -c, or standard input)"
+    )
+    return EncodeError(
+        f"{path} is defined in {what}, which local workers cannot import; write it to a file "
+        f"mycode.py, run `from mycode import {path.partition('.')[0]}`, and call that"
+    )
+
+
+def _name_of_run(main: Mapping[str, Any]) -> str:
+    """Returns the name of the module that `python -m` runs; "" for a script."""
+    spec = main.get("__spec__")
+    return _text(spec.name) if type(spec) is ModuleSpec else ""
+
+
+def _text(value: object) -> str:
+    """Returns a str as one that is of no subclass; "" for anything else.
+
+    Under pdb `__file__` is of a class of pdb's own.
+    """
+    return str.__str__(value) if issubclass(type(value), str) else ""
 
 
 def wire_module(name: str) -> str:
@@ -212,11 +303,11 @@ def is_computed(raw: object) -> bool:
     return first_in_bases(type(raw), "__get__") is not ...
 
 
-def find(module: types.ModuleType | None, parts: tuple[str, ...]) -> Found | None:
+def find(space: Mapping[str, Any] | None, parts: tuple[str, ...]) -> Found | None:
     """Walks a path through a module's namespace and those of classes, never through `getattr`."""
-    if module is None:
+    if space is None:
         return None
-    raw: Any = module_namespace(module).get(parts[0])
+    raw: Any = space.get(parts[0])
     owners: list[type] = []
     for part in parts[1:]:
         if not is_class(raw):
@@ -239,7 +330,7 @@ def find_name(name: str, *, private: bool = False) -> Found | None:
         module, parts = split(name, private=private)
     except ValueError:
         return None
-    return find(module_of(module), parts)
+    return find(namespace_of(module), parts)
 
 
 def load(name: str) -> object:
@@ -250,7 +341,8 @@ def load(name: str) -> object:
     """
     module_name, parts = split(name)
     try:
-        found = find(module_of(module_name) or importlib.import_module(module_name), parts)
+        space = namespace_of(module_name) or vars(importlib.import_module(module_name))
+        found = find(space, parts)
     except ImportError as error:
         raise FunctionNotFoundError(f"there is no {name!r} in this process: {error}") from error
     if found is None:
@@ -275,10 +367,10 @@ def find_class(name: object, *, private: bool = False) -> type:
         module_name, parts = split(name, private=private)
     except ValueError as error:
         raise DecodeError(str(error)) from error
-    module = module_of(module_name)
-    if module is None:
+    space = namespace_of(module_name)
+    if space is None:
         raise DecodeError(f"class {name!r} is not imported here; import {module_name} first")
-    found = find(module, parts)
+    found = find(space, parts)
     if found is None or not is_class(found.raw):
         where = (
             f" ({main_script()}); put it into a module that both workers import"
@@ -320,8 +412,6 @@ def candidate_names(module: str, path: str) -> Iterator[str]:
 
 
 # -- names of functions --------------------------------------------------------------------------
-
-KEPT_NAMES = 1000  # names that were checked: 0.1 us in place of 0.8
 
 
 class FunctionRef(NamedTuple):
@@ -382,10 +472,14 @@ def _name_at_top(func: types.FunctionType) -> str:
     module, path = func.__module__, func.__qualname__
     if type(module) is not str:
         return ""
-    home = main_module() if module in MAIN_NAMES else sys.modules.get(module)
-    if not isinstance(home, types.ModuleType) or vars(home).get(path) is not func:
-        return ""
-    if module in MAIN_NAMES and "__file__" not in vars(home):  # a notebook, or a prompt
+    if module in MAIN_NAMES:
+        space = main_namespace()
+        if "__file__" not in space:  # a notebook, or a prompt
+            return ""
+    else:
+        home = sys.modules.get(module)
+        space = vars(home) if isinstance(home, types.ModuleType) else {}
+    if space.get(path) is not func:
         return ""
     return _public_name(module, path)
 
@@ -491,7 +585,8 @@ def _no_way_back(func: object, module: str, path: str) -> str:
             f"{path} is a method, written in C, of {whose}, and no name leads to it; write a"
             " function of your own that calls it, and send that"
         )
-    private = [part for part in (*module.split("."), *path.split(".")) if part.startswith("_")]
+    parts = (*module.removesuffix(".__main__").split("."), *path.split("."))
+    private = [part for part in parts if part.startswith("_")]
     if private and module not in MAIN_NAMES:
         return (
             f"{module}.{path} is private ({private[0]}), and no part of the name of what is called"
@@ -499,6 +594,12 @@ def _no_way_back(func: object, module: str, path: str) -> str:
         )
     if path.rpartition(".")[2].startswith("_"):
         return f"{path} is private and cannot be called on another worker; rename it"
+    if module in MAIN_NAMES:
+        return (
+            f"the name {module}.{path} does not lead back to this object: the main program is "
+            f"{main_script()}; define it at its top, under its own name, or in a module that all"
+            " workers import"
+        )
     return (
         f"the name {module}.{path} does not lead back to this object, so the callee would find"
         " another one or none; define it at the top of its module, under its own name"

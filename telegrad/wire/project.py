@@ -9,7 +9,7 @@ import sysconfig
 from pathlib import Path
 from typing import final
 
-from telegrad.wire.names import MAIN_NAMES, module_namespace, module_of
+from telegrad.wire.names import MAIN_NAMES, namespace_of
 
 _OWN = Path(__file__).resolve().parents[1]
 
@@ -28,8 +28,8 @@ class Project:
         """Returns True if a module is imported and belongs to the project, or is the script."""
         if name in MAIN_NAMES:
             return True
-        module = module_of(name)
-        path = module_namespace(module).get("__file__") if module is not None else None
+        space = namespace_of(name)
+        path = space.get("__file__") if space is not None else None
         if not isinstance(path, str):
             return False
         if path not in self._verdicts:

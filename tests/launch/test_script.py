@@ -38,6 +38,7 @@ def test_what_the_script_is(
 ) -> None:
     (tmp_path / "train.py").touch()
     path = None if file is None else str(tmp_path / file)
+    monkeypatch.delitem(sys.modules, "__mp_main__", raising=False)
     monkeypatch.setitem(sys.modules, "__main__", main_module(path, name))
     what = path if expected == "init_main_from_path" else name
     assert script.own_script() == ({expected: what} if expected else {})
@@ -45,8 +46,10 @@ def test_what_the_script_is(
 
 def test_an_installed_program_is_no_script(monkeypatch: pytest.MonkeyPatch) -> None:
     tool = next(Path(sysconfig.get_path("scripts")).glob("pytest"))
+    monkeypatch.delitem(sys.modules, "__mp_main__", raising=False)
     monkeypatch.setitem(sys.modules, "__main__", main_module(str(tool)))
     assert script.own_script() == {}
+    monkeypatch.delitem(sys.modules, "__mp_main__", raising=False)
     monkeypatch.setitem(sys.modules, "__main__", main_module(pytest.__file__))
     assert script.own_script() == {}
 

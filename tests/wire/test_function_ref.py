@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import builtins
 import contextvars
+import cProfile
 import datetime
 import functools
 import importlib
+import importlib.machinery
 import math
 import operator
 import os
+import profile
 import subprocess
 import sys
 import threading
+import trace
 import types
 from pathlib import Path
 from typing import Any
@@ -25,7 +29,7 @@ from telegrad.rpc import expose
 from telegrad.rpc.policy.allowed import ALLOWED_NAMES
 from telegrad.rpc.seams import CallablePolicy
 from telegrad.types import WorkerInfo
-from telegrad.wire import FunctionRef, import_missing_with, name_of
+from telegrad.wire import FunctionRef, decode, encode, import_missing_with, name_of
 from tests.wire import samples
 
 S = "tests.wire.samples"
@@ -66,6 +70,89 @@ def test_a_function_whose_module_is_no_name_is_refused() -> None:
 def test_a_name_leads_there_and_back(func: Any, name: str) -> None:
     assert name_of(func) == name
     assert CallablePolicy("importable").resolve(name) == func
+
+
+def check_script(main: Any, work: Any, item: type) -> None:
+    policy = CallablePolicy()
+    for each, name in ((main, "main"), (work, "work"), (item, "Item")):
+        assert name_of(each) == f"__main__:{name}"
+        assert policy.resolve(f"__main__:{name}") is each
+    assert FunctionRef.of(work).script == "train.py"
+    with pytest.raises(FunctionNotFoundError, match=r"in its script \(train\.py\)"):
+        policy.resolve("__main__:runctx")
+    assert type(decode(encode(item(1)).document)) is item
+
+
+SCRIPT = """
+from dataclasses import dataclass
+def main(): pass
+def work(): pass
+@dataclass
+class Item:
+    x: int
+check(main, work, Item)
+"""
+
+
+@pytest.mark.parametrize("tool", [cProfile, profile, trace])
+def test_a_script_that_a_tool_runs_is_the_main_program(
+    tool: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the tool, which stays `__main__`, has a function of the same name."""
+    main = types.ModuleType("__main__")
+    vars(main).update(vars(tool), __name__="__main__")
+    assert "main" in vars(main)
+    monkeypatch.delitem(sys.modules, "__mp_main__", raising=False)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec(SCRIPT, {"__name__": "__main__", "__file__": "train.py", "check": check_script})
+
+
+def test_pdb_names_the_script_by_a_class_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Target(str):
+        __slots__ = ()
+
+        def __str__(self) -> str:
+            raise AssertionError("ran")
+
+    main = types.ModuleType("__main__")
+    main.__file__ = Target("train.py")
+    monkeypatch.delitem(sys.modules, "__mp_main__", raising=False)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec("def work(): pass", vars(main))
+    assert FunctionRef.of(vars(main)["work"]) == ("__main__:work", "train.py")
+    assert type(FunctionRef.of(vars(main)["work"]).script) is str
+
+
+def test_the_main_module_of_a_package_has_a_public_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console script of pip, and the `__main__.py` that zipapp writes, import it."""
+    module = types.ModuleType("app.__main__")
+    module.__file__ = "app/__main__.py"
+    exec("def work(): pass\ndef _hidden(): pass", vars(module))
+    monkeypatch.setitem(sys.modules, "app.__main__", module)
+    work = vars(module)["work"]
+    assert name_of(work) == "app.__main__:work"
+    assert PROJECT.resolve("app.__main__:work") is work
+    for name in ("app.__main__.x:work", "app.__main__:_hidden", "__main__.app:work", "a._b:c"):
+        with pytest.raises(CallRefusedError, match="not a public name"):
+            PROJECT.resolve(name)
+    with pytest.raises(EncodeError, match=r"is private \(_hidden\)"):
+        name_of(vars(module)["_hidden"])
+
+
+@pytest.mark.parametrize("name", ["app.train", "app.__main__"])
+def test_a_module_that_is_run_has_its_own_name_too(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker, which imported it, calls its functions by that name."""
+    main = types.ModuleType("__main__")
+    main.__file__ = "app/train.py"
+    main.__spec__ = importlib.machinery.ModuleSpec(name, None)
+    exec("def work(): pass", vars(main))
+    monkeypatch.delitem(sys.modules, "__mp_main__", raising=False)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert PROJECT.resolve(f"{name}:work") is vars(main)["work"]
+    with pytest.raises(FunctionNotFoundError):
+        PROJECT.resolve("app.other:work")
 
 
 def closure() -> Any:

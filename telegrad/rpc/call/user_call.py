@@ -16,7 +16,7 @@ from telegrad.rpc.functions import is_async_execution
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.policy.bounds import check_call
 from telegrad.types import WorkerInfo
-from telegrad.wire import Encoded, FunctionRef, encode, read_head, register_refusal
+from telegrad.wire import Encoded, FunctionRef, encode, names, read_head, register_refusal
 
 # -- calls without arguments: of one function they are the same bytes, which are made and read once
 # --
@@ -263,19 +263,14 @@ def _refuse_object(func: Callable[..., Any]) -> None:
 
 @final
 class MainStaysHere:
-    """A mark on an agent whose local workers cannot import this `__main__`: it is no file."""
+    """A mark on an agent whose local workers cannot import this `__main__`."""
 
 
 def _refuse_what_stays_here(name: str) -> None:
-    """Refuses a function of a `__main__` that is no file, if local workers are to run it."""
+    """Refuses a function of `__main__` if the program has local workers that cannot import it."""
     agent = find_agent()
     if agent is not None and agent.attachments.find(MainStaysHere) is not None:
-        path = name.partition(":")[2]
-        raise EncodeError(
-            f"{path} is defined in a program that is no file (python -c, or standard input), which "
-            "local workers cannot import; write it to a file mycode.py, run `from mycode import "
-            f"{path.partition('.')[0]}`, and call that"
-        )
+        raise names.main_stays_error(name.partition(":")[2])
 
 
 def admit_function(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import types
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias, final
@@ -402,7 +402,7 @@ class CallablePolicy:
         listed = not called and _is_listed(request.name)
         if self._decide is not None and not listed:
             return self._ask_of_name(request, module_name, parts)
-        found = names.find(names.module_of(module_name), parts)
+        found = names.find(names.namespace_of(module_name), parts)
         if found is not None and _is_exposed(found, parts):
             return _callable(found, request)
         if self.mode == "exposed" and not listed:
@@ -470,8 +470,8 @@ class CallablePolicy:
     ) -> Callable[..., Any]:
         asked = names.wire_module(module_name), ".".join(parts)
         self._ask(request, *asked)
-        module = names.module_of(module_name)
-        found = names.find(_import(module_name, request) if module is None else module, parts)
+        space = names.namespace_of(module_name)
+        found = names.find(_import(module_name, request) if space is None else space, parts)
         if found is None:
             raise request.not_found()
         function = _callable(found, request)
@@ -539,14 +539,14 @@ def _called(value: object, method: str) -> str:
 def _at_top(name: str) -> object:
     """Returns the object at the top of a module that has this name; None if there is none."""
     module, _, path = name.partition(":")
-    home = names.module_of(module)
-    return None if home is None else names.module_namespace(home).get(path)
+    space = names.namespace_of(module)
+    return None if space is None else space.get(path)
 
 
 def _path_to(function: object) -> str:
     """Returns the qualified name of a function or class if that leads to it, else ""."""
     module, path = home_of(function)
-    found = names.find(names.module_of(module), tuple(path.split(".")))
+    found = names.find(names.namespace_of(module), tuple(path.split(".")))
     return path if found is not None and found.value is function else ""
 
 
@@ -588,8 +588,9 @@ def _is_below(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
-def _import(name: str, request: CallableRequest) -> types.ModuleType:
+def _import(name: str, request: CallableRequest) -> Mapping[str, Any]:
+    """Imports a module and returns its namespace."""
     try:
-        return importlib.import_module(name)
+        return names.module_namespace(importlib.import_module(name))
     except ImportError as error:
         raise request.not_found() from error
