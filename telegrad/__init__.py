@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from telegrad import nn, numpy, optim, scipy
     from telegrad.autograd import (
         detect_anomaly,
+        elementwise_grad,
         hessian,
         hvp,
         jacobian,
@@ -47,6 +48,7 @@ __all__ = [
     "__version__",
     "as_tensor",
     "detect_anomaly",
+    "elementwise_grad",
     "enable_grad",
     "from_dlpack",
     "grad",
@@ -72,6 +74,7 @@ __all__ = [
 _LATER = {
     "recompute": "telegrad.autograd",
     "detect_anomaly": "telegrad.autograd",
+    "elementwise_grad": "telegrad.autograd",
     "hessian": "telegrad.autograd",
     "hvp": "telegrad.autograd",
     "jacobian": "telegrad.autograd",

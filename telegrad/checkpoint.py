@@ -61,6 +61,19 @@ class HasState(Protocol):
         """Returns a copy of the object's state by name."""
 
 
+def _check_form(form: str, given: object, path: object) -> None:
+    """Checks that a dict stands before a path.
+
+    Raises:
+        TypeError: It does not; the message has the line to write.
+    """
+    if not isinstance(given, Mapping) or not isinstance(path, (str, os.PathLike)):
+        raise TypeError(
+            f"write {form}: a dict and then the path, not a {type(given).__name__} and a "
+            f"{type(path).__name__}"
+        )
+
+
 def save_state_dict(
     state: Module | Mapping[str, Any],
     path: str | os.PathLike[str],
@@ -89,12 +102,13 @@ def save_state_dict(
     >>> load_state_dict(path), load_metadata(path)
     ({'weight': array([1., 1.])}, {'epoch': '3'})
     """
+    given = state.state_dict() if isinstance(state, Module) else state
+    _check_form("save_state_dict(state, path)", given, path)
     library, numpy_library = _library("safetensors"), _library("safetensors.numpy")
     words: Mapping[Any, Any] = metadata or {}
     for key, word in words.items():
         if not isinstance(key, str) or not isinstance(word, str):
             raise TypeError(f"metadata holds strings only, not {key!r}: {word!r}")
-    given = state.state_dict() if isinstance(state, Module) else state
     if _HEADER in given:
         raise ValueError(f"an array cannot have the name {_HEADER!r}, which the format uses itself")
     arrays = {name: _on_host(x) for name, x in given.items()}
@@ -177,6 +191,7 @@ def save_checkpoint(parts: Mapping[Any, Any], path: str | os.PathLike[str]) -> N
     >>> found["epoch"], sorted(found["model"])
     (3, ['bias', 'weight'])
     """
+    _check_form("save_checkpoint(parts, path)", parts, path)
     arrays: dict[str, Any] = {}
     tree = _pairs(parts, (), arrays)
     save_state_dict(arrays, path, metadata={_TREE: json.dumps(tree)})

@@ -44,7 +44,15 @@ if TYPE_CHECKING:
     from telegrad.autograd.generator import SeededGenerator, current_generator, manual_seed
     from telegrad.autograd.graph.anomaly import detect_anomaly
     from telegrad.autograd.recomputation import once, recompute
-    from telegrad.autograd.transforms import hessian, hvp, jacobian, jvp, value_and_grad, vjp
+    from telegrad.autograd.transforms import (
+        elementwise_grad,
+        hessian,
+        hvp,
+        jacobian,
+        jvp,
+        value_and_grad,
+        vjp,
+    )
 
 __all__ = [
     "Accumulate",
@@ -75,6 +83,7 @@ __all__ = [
     "backward",
     "current_generator",
     "detect_anomaly",
+    "elementwise_grad",
     "enable_grad",
     "extend",
     "from_dlpack",
@@ -109,7 +118,7 @@ _LATER = {
     "manual_seed": "telegrad.autograd.generator",
     "detect_anomaly": "telegrad.autograd.graph.anomaly",
     **dict.fromkeys(
-        ("hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"),
+        ("elementwise_grad", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"),
         "telegrad.autograd.transforms",
     ),
 }

@@ -138,7 +138,7 @@ def grad(
 
 def grad(
     outputs: Any,
-    inputs: Any,
+    inputs: Any = None,
     grad_outputs: Any = None,
     *,
     retain_graph: bool | None = None,
@@ -164,6 +164,7 @@ def grad(
     Raises:
         AutogradError: An input needs no gradient, no output depends on it, or `backward` would
             raise.
+        TypeError: `outputs` is a function, or there are no inputs.
 
     >>> from telegrad.autograd import tensor
     >>> x = tensor(3.0, requires_grad=True)
@@ -171,6 +172,11 @@ def grad(
     >>> slope.item(), grad(slope, x)[0].item()
     (27.0, 18.0)
     """
+    if inputs is None or (callable(outputs) and not isinstance(outputs, Tensor)):
+        raise TypeError(
+            "grad takes Tensors, grad(outputs, inputs), and returns their gradients; for the "
+            "gradient of a function f write value_and_grad(f)(x)[1], or elementwise_grad(f)(x)"
+        )
     roots, _ = tensors_in(outputs)
     wanted = Wanted(inputs)
     given = gradients_of_roots(grad_outputs, len(roots))

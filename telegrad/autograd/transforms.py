@@ -6,6 +6,7 @@ passed to the function. Other Tensors that the function uses, such as parameters
 constants.
 
     value_and_grad(f)(x)   f(x) and its gradient                   one pass back
+    elementwise_grad(f)(x) the slope of each item of f(x)          one pass back
     vjp(f, x)              f(x), and v -> v J for any v             one pass back for each v
     jvp(f, x, t)           f(x), and J t                            two passes back
     jacobian(f)(x)         J                                        one for each item of f(x)
@@ -62,6 +63,7 @@ def value_and_grad(
     >>> value.item(), {name: g.item() for name, g in gradient.items()}
     (34.0, {'w': 26.0, 'b': 16.0})
     """
+    _check_form("value_and_grad", function, argnums)
 
     def evaluate(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         inputs = _Inputs(args, argnums, create_graph=create_graph)
@@ -75,6 +77,45 @@ def value_and_grad(
         )
         result = tree_map(_kept(create_graph), returned)
         return result, inputs.like_arguments(gradients)
+
+    return evaluate
+
+
+def elementwise_grad(
+    function: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    create_graph: bool = False,
+) -> Callable[..., Any]:
+    """Returns a function that computes the slope of each output in the argument's item beside it.
+
+    It is for functions that work item by item, such as those of NumPy. For any other function it
+    gives the gradient of the sum of the outputs.
+
+    Args:
+        function: A function that returns a tree of Tensors.
+        argnums: The positions of the arguments that are differentiated.
+        create_graph: True to record the passes, so that the results can be differentiated again.
+
+    Returns:
+        A function with the parameters of `function` that returns a tree like the argument, or a
+        tuple of trees if `argnums` is a sequence.
+
+    >>> import numpy as np
+    >>> elementwise_grad(lambda x: x**3)(np.array([1.0, 2.0])).tolist()
+    [3.0, 12.0]
+    """
+    _check_form("elementwise_grad", function, argnums)
+
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        inputs = _Inputs(args, argnums, create_graph=create_graph)
+        with enable_grad():
+            roots, _ = flatten(function(*inputs.arguments, **kwargs))
+        ones = [namespace(y.data).ones_like(y.data) if isinstance(y, Tensor) else y for y in roots]
+        gradients = _gradients(
+            roots, inputs.leaves, ones, create_graph=create_graph, retain_graph=False
+        )
+        return inputs.like_arguments(gradients)
 
     return evaluate
 
@@ -99,6 +140,7 @@ def vjp(
     >>> [g.tolist() for g in pull(np.array([1.0, 10.0]))]
     [[0.0, 0.0], 32.0]
     """
+    _check_primals("vjp(f, x)", function, primals)
     inputs = _Inputs(primals, range(len(primals)), create_graph=create_graph)
     with enable_grad():
         outputs = function(*inputs.arguments)
@@ -141,6 +183,7 @@ def jvp(
     >>> change.tolist()
     [4.0, 60.0]
     """
+    _check_primals("jvp(f, [x], [t])", function, primals)
     inputs = _Inputs(primals, range(len(primals)), create_graph=create_graph)
     directions, _ = flatten(list(tangents))
     _check_count("jvp", "primals", inputs.places, directions)
@@ -180,6 +223,7 @@ def jacobian(
     >>> jacobian(lambda x: x * x[0])(np.array([2.0, 3.0])).tolist()
     [[4.0, 0.0], [3.0, 2.0]]
     """
+    _check_form("jacobian", function, argnums)
 
     def evaluate(*args: Any, **kwargs: Any) -> Any:
         inputs = _Inputs(args, argnums, create_graph=create_graph)
@@ -215,6 +259,7 @@ def hvp(
     >>> value.item(), product[0].tolist()
     (9.0, [6.0, 12.0])
     """
+    _check_primals("hvp(f, [x], [t])", function, primals)
     inputs = _Inputs(primals, range(len(primals)), create_graph=create_graph)
     directions, _ = flatten(list(tangents))
     _check_count("hvp", "primals", inputs.places, directions)
@@ -250,11 +295,46 @@ def hessian(
     >>> hessian(lambda x: x[0] ** 2 * x[1])(np.array([2.0, 3.0])).tolist()
     [[6.0, 4.0], [4.0, 0.0]]
     """
+    _check_form("hessian", function, argnums)
 
     def slopes(*args: Any, **kwargs: Any) -> Any:
         return value_and_grad(function, argnums, create_graph=True)(*args, **kwargs)[1]
 
     return jacobian(slopes, argnums, create_graph=create_graph)
+
+
+def _check_form(name: str, function: object, argnums: object) -> None:
+    """Checks the arguments of a verb that returns a function.
+
+    Raises:
+        TypeError: The first is no function, or the second an argument of that function.
+    """
+    if not callable(function):
+        raise TypeError(
+            f"{name} takes a function first, not a {type(function).__name__}; write {name}(f)(x)"
+        )
+    numbers = argnums if isinstance(argnums, (list, tuple, range)) else [argnums]
+    if all(isinstance(k, int) and not isinstance(k, bool) for k in numbers):
+        return
+    raise TypeError(
+        f"the second argument of {name} is argnums, the position of the argument to differentiate "
+        f"or several, not a {type(argnums).__name__}; {name} returns a function: write {name}(f)(x)"
+    )
+
+
+def _check_primals(form: str, function: object, primals: object) -> None:
+    """Checks the arguments of a verb that calls the function at once.
+
+    Raises:
+        TypeError: The first is no function, or there are no arguments for it.
+    """
+    name = form.partition("(")[0]
+    if not callable(function):
+        raise TypeError(
+            f"{name} takes a function first, not a {type(function).__name__}; write {form}"
+        )
+    if not isinstance(primals, (list, tuple)) or not primals:
+        raise TypeError(f"{name} calls the function, and needs its arguments; write {form}")
 
 
 class _Inputs:

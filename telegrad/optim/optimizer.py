@@ -193,9 +193,15 @@ class Optimizer(ABC):
             scale: A factor for the gradients, or an array without axes on their GPU.
 
         Raises:
+            TypeError: `gradients` is no mapping.
             ValueError: A gradient has another shape or is on another device; no parameter was
                 stepped.
         """
+        if not isinstance(gradients, Mapping):
+            raise TypeError(
+                f"apply takes the gradients by parameter, not a {type(gradients).__name__}; write "
+                "optimizer.apply(dict(zip(parameters, gradients)))"
+            )
         there = skip if is_cupy(skip) else None
         if there is None and skip:
             return

@@ -25,6 +25,7 @@ from telegrad.rpc.call.user_call import call_message, call_name
 from telegrad.rpc.future.future import Future, new_future, wait_or_cancel
 from telegrad.rpc.future.unread import watched
 from telegrad.rpc.future.waits import comes_from, pool_thread
+from telegrad.rpc.policy.exposure import expose
 from telegrad.rpc.rref.rref import RRef, create_rref
 from telegrad.transport import barred, refuse_to_block
 from telegrad.types import WorkerInfo
@@ -444,6 +445,7 @@ def to_thread(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaita
 # The job.
 
 
+@expose
 def get_worker_info(to: str | int | WorkerInfo | None = None) -> WorkerInfo:
     """Returns the worker of this name or rank, or this one.
 
@@ -465,6 +467,7 @@ def get_worker_info(to: str | int | WorkerInfo | None = None) -> WorkerInfo:
     return agent.info if to is None else agent.members.find(to)
 
 
+@expose
 def get_worker_infos() -> list[WorkerInfo]:
     """Returns the living workers by rank, this one included.
 
@@ -491,6 +494,7 @@ def is_initialized() -> bool:
     return find_agent() is not None
 
 
+@expose
 def statistics() -> RpcStatistics:
     """Returns the counters of this worker's agent.
 

@@ -277,3 +277,58 @@ def test_grad_over_trees() -> None:
         close(found[0], T)
     with pytest.raises(AutogradError, match="input 1 must be a Tensor, not str"):
         tg.grad(outputs, [w, "text"])
+
+
+@pytest.mark.parametrize("name", ["sin", "exp", "tanh", "square"])
+def test_elementwise_grad_is_the_diagonal_of_the_jacobian(name: str) -> None:
+    function = getattr(np, name)
+    slopes = tg.elementwise_grad(function)(A)
+    assert slopes.shape == A.shape
+    close(slopes.reshape(-1), np.diag(tg.jacobian(function)(A.reshape(-1)).numpy()))
+    second = tg.elementwise_grad(tg.elementwise_grad(function, create_graph=True))(X)
+    close(second, np.diag(tg.jacobian(tg.elementwise_grad(function, create_graph=True))(X).numpy()))
+
+
+def test_elementwise_grad_adds_up_what_depends_on_one_item() -> None:
+    found = tg.elementwise_grad(lambda x, y: (x * y, {"a": x * x[0], "b": 3}), (0, 1))(X, T)
+    close(found[0], tg.value_and_grad(lambda x: np.sum(x * T) + np.sum(x * x[0]))(X)[1].numpy())
+    close(found[1], X)
+    assert gradcheck(
+        lambda x: tg.elementwise_grad(lambda x: x**3, create_graph=True)(x * 1.0),
+        tensor(X, requires_grad=True),
+    )
+
+
+@pytest.mark.parametrize("name", ["value_and_grad", "elementwise_grad", "jacobian", "hessian"])
+@pytest.mark.parametrize("second", [X, tensor(X), 2.0, [X], (X, T), [0, X], True, "x", None])
+def test_an_argument_in_the_place_of_argnums_is_refused_with_the_line(
+    name: str, second: Any
+) -> None:
+    verb = getattr(tg, name)
+    with pytest.raises(TypeError, match=rf"{name} returns a function: write {name}\(f\)\(x\)"):
+        verb(lambda x: x, second)
+    with pytest.raises(TypeError, match=rf"takes a function first.* write {name}\(f\)\(x\)"):
+        verb(X, lambda x: x)
+
+
+UNTYPED: Any = tg  # for calls that the types refuse as well
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (
+            lambda f: UNTYPED.grad(f),
+            r"value_and_grad\(f\)\(x\)\[1\], or elementwise_grad\(f\)\(x\)",
+        ),
+        (lambda f: UNTYPED.grad(f, X), r"value_and_grad\(f\)\(x\)\[1\]"),
+        (lambda f: UNTYPED.grad(tensor(X, requires_grad=True)), r"grad\(outputs, inputs\)"),
+        (lambda f: UNTYPED.vjp(f), r"write vjp\(f, x\)"),
+        (lambda f: UNTYPED.vjp(X, f), r"write vjp\(f, x\)"),
+        (lambda f: UNTYPED.jvp(f, X, X), r"write jvp\(f, \[x\], \[t\]\)"),
+        (lambda f: UNTYPED.hvp(f, X, X), r"write hvp\(f, \[x\], \[t\]\)"),
+    ],
+)
+def test_other_libraries_forms_are_refused_with_the_line(call: Any, line: str) -> None:
+    with pytest.raises(TypeError, match=line):
+        call(lambda x: x * 2.0)

@@ -9,7 +9,7 @@ import pytest
 
 from telegrad import collectives as dist
 from telegrad import rpc
-from telegrad.errors import AlreadyInitializedError, NotInitializedError
+from telegrad.errors import AlreadyInitializedError, InvalidUseError, NotInitializedError
 from telegrad.rendezvous import JoinedJob
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
@@ -136,3 +136,27 @@ def test_many_agents_in_one_process() -> None:
             assert "barrier() on group '[1, 0]' on rank" in words
             assert "is refused, since the group is over" in words
         assert not rpc.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("backend", "line"),
+    [
+        ("gloo", 'write backend="host", or leave it out'),
+        ("MPI", 'write backend="host", or leave it out'),
+        ("cpu:gloo,cuda:nccl", 'write backend="nccl"'),
+    ],
+)
+def test_backends_of_torch_are_refused_with_the_line(backend: str, line: str) -> None:
+    with pytest.raises(InvalidUseError, match=line):
+        dist.init_process_group(backend)
+    with pytest.raises(InvalidUseError, match=line):
+        dist.init_process_group(backend=backend)
+
+
+def init_by_position() -> int:
+    return dist.init_process_group("host").size
+
+
+def test_the_backend_may_be_the_first_argument() -> None:
+    with Cluster(2) as cluster:
+        assert cluster.run(init_by_position) == [2, 2]

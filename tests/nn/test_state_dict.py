@@ -372,3 +372,15 @@ def test_changed_bytes_are_a_value_error_or_nothing(
     for read in (checkpoint.load_checkpoint, checkpoint.load_state_dict, checkpoint.load_metadata):
         with suppress(ValueError):
             read(path)
+
+
+def test_a_path_in_the_place_of_the_state_is_refused_with_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    for wrong in (path, str(path)):
+        with pytest.raises(TypeError, match=r"write save_checkpoint\(parts, path\)"):
+            checkpoint.save_checkpoint(wrong, {"a": 1})  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"write save_state_dict\(state, path\)"):
+            checkpoint.save_state_dict(wrong, nn.Linear(1, 1))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"write save_state_dict\(state, path\)"):
+        checkpoint.save_state_dict([np.ones(1)], path)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []

@@ -80,3 +80,14 @@ def test_a_user_writes_an_optimizer_in_three_lines() -> None:
     before = model.weight.item()
     SignSGD(model.parameters()).apply({model.weight: np.array([[3.0]])})
     assert model.weight.item() == pytest.approx(before - 0.5)
+
+
+def test_gradients_without_their_parameters_are_refused_with_the_line() -> None:
+    x = tensor(np.ones(2), requires_grad=True)
+    optimizer = optim.SGD([x], lr=1.0)
+    for wrong in ([np.ones(2)], np.ones(2), iter([np.ones(2)])):
+        with pytest.raises(TypeError, match=r"write optimizer\.apply\(dict\(zip\("):
+            optimizer.apply(wrong)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(x.data, np.ones(2))
+    optimizer.apply(dict(zip([x], [np.ones(2)], strict=True)))
+    np.testing.assert_array_equal(x.data, np.zeros(2))

@@ -379,3 +379,11 @@ def test_nothing_is_recorded_of_an_admitted_call(
         exposed.on(0, rpc.rpc_sync, "w1", code.status)
     assert asked == []
     assert not log.found(CALL_REFUSED)
+
+
+@pytest.mark.parametrize("callables", ["project", "exposed"])
+def test_the_numbers_of_another_worker_can_be_asked_for(make_job: MakeJob, callables: str) -> None:
+    job = make_job(2, callables=callables)
+    assert job.on(0, rpc.rpc_sync, "w1", rpc.statistics).calls_sent == 0
+    assert job.on(0, rpc.rpc_sync, "w1", rpc.get_worker_info).name == "w1"
+    assert [each.name for each in job.on(0, rpc.rpc_sync, 1, rpc.get_worker_infos)] == ["w0", "w1"]

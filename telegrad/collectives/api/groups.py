@@ -32,6 +32,7 @@ HOST: Final = "host"  # the name of telegrad's own backend
 
 
 def init_process_group(
+    backend: str | MakeBackend | None = None,
     *,
     name: str | None = None,
     rank: int | None = None,
@@ -40,13 +41,16 @@ def init_process_group(
     timeout: float | None = TIMEOUT,
     options: RpcOptions | None = None,
     thresholds: Thresholds | None = None,
-    backend: str | MakeBackend | None = None,
 ) -> ProcessGroup:
     """Joins the job, unless `init_rpc` has done so, and makes the group of all its workers.
 
     `init_rpc` may be called before or after; both mean the same job and the same agent.
 
     Args:
+        backend: The name of a backend that an installed package adds, or a function that makes one
+            (`docs/extend.md`), the same on every rank; by default `"host"`: messages, and shared
+            memory. `"nccl"` is the same, but leaves CuPy arrays on the GPUs if each rank has one
+            (`docs/collectives.md`).
         name: This worker's name; by default `TELEGRAD_NAME`, else `worker{rank}`.
         rank: This worker's rank, from 0; by default from the environment.
         world_size: The number of ranks; by default from the environment. If this worker has already
@@ -59,10 +63,6 @@ def init_process_group(
         options: As for `init_rpc`.
         thresholds: The sizes at which the group changes its algorithms, the same on every rank; by
             default those of the table that `TELEGRAD_THRESHOLDS` names, else the built-in ones.
-        backend: The name of a backend that an installed package adds, or a function that makes one
-            (`docs/extend.md`), the same on every rank; by default `"host"`: messages, and shared
-            memory. `"nccl"` is the same, but leaves CuPy arrays on the GPUs if each rank has one
-            (`docs/collectives.md`).
 
     Returns:
         The default group, which operations use if no group is given.
@@ -602,6 +602,14 @@ def _terms_of(thresholds: object, backend: object, inherited: GroupTerms | None)
     return GroupTerms(thresholds, name, maker)
 
 
+_ON_HOST = 'backend="host", or leave it out: messages, and shared memory'
+_ON_GPU = 'backend="nccl": NCCL for arrays on GPUs, messages or shared memory for others'
+# Backends of torch and of other libraries, and what stands for them here.
+_OF_TORCH = dict.fromkeys(("gloo", "mpi", "ucc", "cpu:gloo"), _ON_HOST) | dict.fromkeys(
+    ("cuda:nccl", "cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo"), _ON_GPU
+)
+
+
 def _backend_of(backend: object) -> tuple[str, MakeBackend | None]:
     """Returns the name of a backend, and what makes it; raises as `_terms_of`."""
     if backend == HOST:
@@ -616,6 +624,10 @@ def _backend_of(backend: object) -> tuple[str, MakeBackend | None]:
             f"backend must be a name, or a function that makes a backend, not {backend!r}"
         )
     found = list({p.value: p for p in entry_points(group=ENTRY_POINTS, name=backend)}.values())
+    if not found and (instead := _OF_TORCH.get(backend.lower())):
+        raise InvalidUseError(
+            f"no package adds a backend {backend!r}, which is torch's; write {instead}"
+        )
     if len(found) != 1:
         known = sorted({HOST, NCCL, *(point.name for point in entry_points(group=ENTRY_POINTS))})
         raise InvalidUseError(

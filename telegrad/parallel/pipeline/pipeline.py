@@ -17,7 +17,7 @@ from typing import Any, final
 
 import numpy as np
 
-from telegrad.autograd import Tensor
+from telegrad.autograd import Tensor, is_grad_enabled
 from telegrad.errors import InvalidUseError, ScheduleError
 from telegrad.nn import Module, Parameter, Sequential
 from telegrad.nn.seams import fit_state
@@ -254,11 +254,16 @@ class Pipeline:
             TypeError: An argument is no array of numbers.
             ValueError: The arguments cannot be split into the micro-batches.
             PipelineError: A stage failed; all others have ended the step, and left no gradients.
-            InvalidUseError: No stage has anything to train.
+            InvalidUseError: No stage has anything to train, or it is called under `no_grad`.
             EncodeError: An argument is larger than one message may be.
             BlockingCallError: On an event loop that telegrad runs; write `await step_async(...)`.
         """
         refuse_to_block("step()", "write `await pipe.step_async(...)`")
+        if not is_grad_enabled():
+            raise InvalidUseError(
+                "step() trains, and under no_grad() there are no gradients; write "
+                "pipe.forward(...), or call step() outside no_grad()"
+            )
         count = self._settings.num_microbatches
         given = split_arguments(arguments, self._settings.specs_for(arguments), count)
         found = shares(given, count)

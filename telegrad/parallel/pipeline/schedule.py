@@ -141,7 +141,7 @@ def make_schedule(
       as 1F1B.
 
     Args:
-        name: One of the five names.
+        name: One of the five names, in letters of either case.
         places: The number of workers P, at least 1.
         micro_batches: The number of micro-batches M, at least 1.
         stages: The number of stages; None for P, or 2 P where a place needs two stages or more.
@@ -156,6 +156,7 @@ def make_schedule(
         F0 F1 B0 F2 B1 B2
         F0 B0 F1 B1 F2 B2
     """
+    name = name.lower()
     if name not in RULES:
         raise ScheduleError(f"unknown schedule {name!r}; write one of {', '.join(RULES)}")
     for what, number in (("places", places), ("micro_batches", micro_batches)):

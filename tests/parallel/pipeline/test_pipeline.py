@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from telegrad import dist_autograd, nn, optim, rpc
-from telegrad.autograd import Tensor
+from telegrad.autograd import Tensor, no_grad
 from telegrad.errors import InvalidUseError
 from telegrad.parallel import DistributedOptimizer, LossScale, Pipeline, RemoteModule
 from telegrad.testing import Cluster, FaultPlan
@@ -80,6 +80,21 @@ def train() -> None:
 
 def test_training_follows_the_unsplit_model_and_goes_on_from_its_state(cluster: Cluster) -> None:
     cluster.call(0, train)
+
+
+def step_without_gradients() -> None:
+    pipe = Pipeline.from_sequential(make_model(3), WORKERS[:2], num_microbatches=2, loss=LOSS)
+    with no_grad():
+        with pytest.raises(InvalidUseError, match=r"under no_grad\(\) .* write pipe\.forward"):
+            pipe.step(*batch(4))
+        with pytest.raises(InvalidUseError, match="under no_grad"):
+            pipe.step_async(*batch(4)).wait()
+        assert pipe.forward(batch(4)[0]) is not None
+    pipe.step(*batch(4))
+
+
+def test_a_step_under_no_grad_is_refused(cluster: Cluster) -> None:
+    cluster.call(0, step_without_gradients)
 
 
 def add_up() -> None:

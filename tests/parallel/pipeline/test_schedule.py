@@ -34,3 +34,8 @@ def test_numbers_that_do_not_go_together_are_refused(
     with pytest.raises(ScheduleError, match=message) as caught:
         make_schedule(*arguments)
     assert isinstance(caught.value, TelegradError)
+
+
+@pytest.mark.parametrize("name", ["1F1B", "GPipe", "Interleaved", "ZB-H1", "ZB-V"])
+def test_names_are_those_of_torch_in_either_case(name: str) -> None:
+    assert make_schedule(name, 2, 4) == make_schedule(name.lower(), 2, 4)
