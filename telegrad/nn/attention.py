@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import array_beside, namespace
+from telegrad.arrays import array_beside, is_floating, namespace
 from telegrad.autograd import Tensor, as_tensor, current_generator, ops
 from telegrad.autograd.seams import array_of
 from telegrad.nn.layers import Linear, linear
@@ -36,8 +36,8 @@ def scaled_dot_product_attention(
         query: The queries, shape (..., queries, length).
         key: The keys, shape (..., keys, length).
         value: The values, shape (..., keys, value length).
-        attn_mask: An array that broadcasts to (..., queries, keys). A bool mask is
-            True where a query may read a key; a numeric mask is added to the scores.
+        attn_mask: An array that broadcasts to (..., queries, keys). A bool mask is True where a
+            query may read a key; a floating-point mask is added to the scores.
         dropout_p: The probability with which a weight is dropped; in evaluation, too.
         is_causal: True to let each query read only keys up to its own number.
         scale: The factor of the scores; None for 1/sqrt(length).
@@ -47,6 +47,7 @@ def scaled_dot_product_attention(
         is zero.
 
     Raises:
+        TypeError: `attn_mask` is neither bool nor floating-point.
         ValueError: The shapes do not fit, or `dropout_p` is not a probability.
 
     >>> q = np.ones((2, 3, 4))
@@ -56,7 +57,7 @@ def scaled_dot_product_attention(
     _check(query, key, value, dropout_p)
     lead = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     query, key, value = (_with_lead(x, lead) for x in (query, key, value))
-    bias = None if attn_mask is None else masked_bias(attn_mask, query, allowed=True)
+    bias = None if attn_mask is None else masked_bias("attn_mask", attn_mask, query, allowed=True)
     how: Any = {"dropout_p": dropout_p, "scale": scale, "causal": is_causal}
     return as_tensor(attend(query, key, value, bias, **how)[0])
 
@@ -91,17 +92,28 @@ def attend(
     return ops.sequences.attention(query, key, value, bias, scale, **how)
 
 
-def masked_bias(mask: Any, like: Any, *, allowed: bool) -> Any:
-    """Returns a mask as an array to add to scores: bool becomes 0 or -inf, numbers stay.
+def masked_bias(name: str, mask: Any, like: Any, *, allowed: bool) -> Any:
+    """Returns a mask as an array to add to scores: bool becomes 0 or -inf, floats stay.
 
     Args:
-        mask: An array or Tensor.
+        name: The name of the argument, for errors.
+        mask: An array, a Tensor or nested lists.
         like: An array or Tensor whose dtype and device the result has.
         allowed: True if True in `mask` lets a query read a key, False if it forbids this.
+
+    Raises:
+        TypeError: The mask is neither bool nor floating-point. Integers 0 and 1 are usually meant
+            as bool; as numbers to add they would mask nothing.
     """
+    given = array_beside(array_of(mask), array_of(like))
+    if given.dtype != np.bool_ and not is_floating(given.dtype):
+        meaning = "may" if allowed else "does not"
+        raise TypeError(
+            f"{name} has dtype {given.dtype}; pass np.asarray({name}, bool), True where a query "
+            f"{meaning} read a key, or floating-point numbers to add to the scores"
+        )
     if isinstance(mask, Tensor) and mask.requires_grad:
         return mask
-    given = array_beside(array_of(mask), array_of(like))
     if given.dtype != np.bool_:
         return given.astype(like.dtype, copy=False)
     xp = namespace(given)
@@ -225,12 +237,12 @@ class MultiheadAttention(Module):
             query: The queries, shape (steps, batch, embed_dim), or (steps, embed_dim).
             key: The keys, shape (keys, batch, kdim), or (keys, kdim).
             value: The values, shape (keys, batch, vdim), or (keys, vdim).
-            key_padding_mask: An array of shape (batch, keys), or (keys,). A bool mask
-                is True for keys that no query reads; a numeric mask is added to the scores.
+            key_padding_mask: An array of shape (batch, keys), or (keys,). A bool mask is True for
+                keys that no query reads; a floating-point mask is added to the scores.
             need_weights: True to return the weights, which costs time and memory.
             attn_mask: An array of shape (steps, keys) or (batch * heads, steps, keys). A bool
-                mask is True where a query does not read a key; a numeric mask is added to the
-                scores.
+                mask is True where a query does not read a key; a floating-point mask is added to
+                the scores.
             average_attn_weights: True to return the mean of the weights over the heads.
             is_causal: True to let each query read only keys up to its own number; needs no mask.
 
@@ -240,6 +252,7 @@ class MultiheadAttention(Module):
             weights have none.
 
         Raises:
+            TypeError: A mask is neither bool nor floating-point.
             ValueError: The shapes do not fit.
         """
         self._check(query, key, value)
@@ -295,14 +308,14 @@ class MultiheadAttention(Module):
         like = self.out_proj.weight
         found = []
         if padding is not None:
-            given = masked_bias(padding, like, allowed=False)
+            given = masked_bias("key_padding_mask", padding, like, allowed=False)
             if given.size != batch * keys:
                 raise ValueError(
                     f"key_padding_mask has shape {given.shape}, ({batch}, {keys}) needed"
                 )
             found.append(given.reshape(batch, 1, 1, keys))
         if mask is not None:
-            given = masked_bias(mask, like, allowed=False)
+            given = masked_bias("attn_mask", mask, like, allowed=False)
             if given.shape == (batch * self.num_heads, steps, keys):
                 given = given.reshape(batch, self.num_heads, steps, keys)
             elif given.shape != (steps, keys):

@@ -206,6 +206,43 @@ def test_messages() -> None:
         scaled_dot_product_attention(x[:, 0], x[:, 0], x[:2, 0])
 
 
+@pytest.mark.parametrize(
+    "mask",
+    [
+        np.tri(3, dtype=np.int64),
+        np.tri(3, dtype=np.uint8),
+        np.tri(3, dtype=np.int64).tolist(),
+        tensor(np.tri(3, dtype=np.int32)),
+        np.tri(3, dtype=np.complex128),
+    ],
+    ids=["int64", "uint8", "lists", "Tensor", "complex128"],
+)
+def test_masks_of_numbers_that_are_not_floats_are_refused(mask: Any) -> None:
+    # Added to the scores, 0 and 1 would mask nothing.
+    x = normal(3, 1, 4)
+    layer = nn.MultiheadAttention(4, 2, dtype=np.float64)
+    encoder = nn.TransformerEncoderLayer(4, 2, dim_feedforward=4, dtype=np.float64)
+    with pytest.raises(TypeError, match=r"attn_mask has dtype \w+; .* True where a query may read"):
+        scaled_dot_product_attention(x[:, 0], x[:, 0], x[:, 0], mask)
+    with pytest.raises(TypeError, match=r"attn_mask has dtype \w+; .* a query does not read a key"):
+        layer(x, x, x, attn_mask=mask)
+    with pytest.raises(TypeError, match="attn_mask has dtype"):
+        encoder(x, mask)
+    with pytest.raises(TypeError, match=r"key_padding_mask has dtype \w+; .* does not read a key"):
+        layer(x, x, x, key_padding_mask=mask[0])
+    with pytest.raises(TypeError, match="key_padding_mask has dtype"):
+        encoder(x, src_key_padding_mask=mask[0])
+
+
+def test_masks_of_bools_and_of_floats_may_be_lists() -> None:
+    x = normal(3, 1, 4)
+    layer = nn.MultiheadAttention(4, 2, dtype=np.float64)
+    later = ~np.tri(3, dtype=bool)
+    expected = layer(x, x, x, is_causal=True)[0]
+    for mask in (later.tolist(), tensor(later), np.where(later, -np.inf, 0.0).tolist()):
+        close(layer(x, x, x, attn_mask=mask)[0], expected)
+
+
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_a_layer_of_an_encoder_is_its_parts(norm_first: bool) -> None:
     layer = nn.TransformerEncoderLayer(
