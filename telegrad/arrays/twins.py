@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from telegrad.arrays.backend import computing_dtype, is_floating, is_inexact, namespace
+from telegrad.arrays.backend import computing_dtype, is_inexact, namespace
 from telegrad.types import Array, DTypeLike
 
 
@@ -62,6 +62,9 @@ def _found(home: Any, path: list[str]) -> Any:
 def add_at(target: Array, index: Any, values: Array) -> None:
     """Adds `values` to `target` at `index`, also at places that the index names twice.
 
+    Sums are made in `computing_dtype`; in float64 (complex128) if there are more values than places
+    for them. One after the other, a million equal numbers of float32 are off by 1 % in the end.
+
     Args:
         target: The array that is written into.
         index: Any index of NumPy's, with arrays of the library of `target`.
@@ -75,17 +78,19 @@ def add_at(target: Array, index: Any, values: Array) -> None:
     >>> total
     array([3., 0.])
     """
-    xp, into = namespace(target), target
-    if xp is not np and target.dtype.kind == "c":
-        whole: Any = target
-        for part, more in ((whole.real, values.real), (whole.imag, values.imag)):
-            xp.add.at(part, index, more)
-        return
-    short = xp is not np and is_floating(target.dtype) and target.dtype.kind == "V"
-    if short:
-        into, values = target.astype(np.float32), values.astype(np.float32)
-    xp.add.at(into, index, values)
-    if short:
+    xp = namespace(target)
+    wide = computing_dtype(target.dtype)
+    if wide.kind in "fc" and values.size > target.size:
+        wide = np.result_type(wide, np.float64)
+    into: Any = target
+    if wide != target.dtype:  # both, because NumPy is five times as slow if it casts item by item
+        into, values = target.astype(wide), values.astype(wide)
+    if xp is not np and wide.kind == "c":
+        xp.add.at(into.real, index, values.real)
+        xp.add.at(into.imag, index, values.imag)
+    else:
+        xp.add.at(into, index, values)
+    if into is not target:
         target[...] = into.astype(target.dtype)
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from telegrad.arrays import batched_product, is_cupy, namespace
+from telegrad.arrays import batched_product, computing_dtype, is_cupy, namespace
 from telegrad.kernels.cuda import check_operands
 from telegrad.kernels.windows import Windows, launch_windows, on_kernels
 from telegrad.types import Array, Shape
@@ -88,14 +88,12 @@ def conv2d_weight(
     matrices = gradient.reshape(len(x), groups, into[0] // groups, math.prod(gradient.shape[2:]))
     total: Any = None
     for some, columns in _columns(x, windows, groups, math.prod(into)):
-        part = _product(matrices[some], columns.swapaxes(-1, -2)).sum(0)
-        if total is None:
-            total = part.astype(gradient.dtype, copy=False)
-        else:
-            total += part
+        product = _product(matrices[some], columns.swapaxes(-1, -2))
+        part = product.sum(0, dtype=computing_dtype(product.dtype))
+        total = part if total is None else total + part
     if total is None:
         return xp.zeros(into, gradient.dtype)  # type: ignore[no-any-return]
-    result: Array = total.reshape(into)
+    result: Array = total.reshape(into).astype(gradient.dtype, copy=False)
     return result
 
 
@@ -123,9 +121,10 @@ def conv2d_input(
     matrices = gradient.reshape(n, groups, filters, down * across)
     dtype = xp.result_type(gradient, weight)
     launched = on_kernels(gradient, weight)
-    result: Any = xp.empty(into, dtype) if launched else xp.zeros(into, dtype)
+    made = xp.empty if launched else xp.zeros
+    result: Any = made(into, dtype if launched else computing_dtype(dtype))
     if not result.size:
-        return result  # type: ignore[no-any-return]
+        return result.astype(dtype, copy=False)  # type: ignore[no-any-return]
     parts = () if launched else [*windows.parts(into)]
     columns_of_one = channels * math.prod(windows.size) * down * across
     for some in _batches(n, columns_of_one * result.itemsize, on_gpu=is_cupy(result)):
@@ -138,7 +137,7 @@ def conv2d_input(
         target = result[some]
         for part in parts:
             target[part.inside] += spread[:, :, part.place][part.windows]
-    return result  # type: ignore[no-any-return]
+    return result.astype(dtype, copy=False)  # type: ignore[no-any-return]
 
 
 def _columns(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import namespace
+from telegrad.arrays import computing_dtype, namespace
 from telegrad.kernels.windows import Windows, launch_windows, on_kernels
 from telegrad.types import Array, Shape
 
@@ -61,21 +61,27 @@ def spread_places(gradient: Array, places: Array, *, windows: Windows, into: Sha
         arrays = gradient, places, spread
         launch_windows("spread_windows", windows, into, *arrays, over=spread, PLACE=places.dtype)
         return spread
-    result: Any = xp.zeros(into, gradient.dtype)
+    result: Any = xp.zeros(into, computing_dtype(gradient.dtype))
+    # A product makes NaN of infinities, but takes a tenth of the time of NumPy's `where`.
+    finite = xp is np and bool(np.isfinite(gradient).all())
     for part in windows.parts(into):
         won = places[part.windows] == part.place
-        if windows.apart:
+        if finite and windows.apart:
             xp.multiply(gradient[part.windows], won, out=result[part.inside])
-        else:
-            result[part.inside] += gradient[part.windows] * won
-    return result  # type: ignore[no-any-return]
+            continue
+        items = gradient[part.windows]
+        items = items * won if finite else xp.where(won, items, xp.zeros_like(items))
+        result[part.inside] += items
+    return result.astype(gradient.dtype, copy=False)  # type: ignore[no-any-return]
 
 
 def pick_places(x: Array, places: Array, *, windows: Windows) -> Array:
     """Returns the item of each window at its given place; the transpose of `spread_places`."""
-    result: Any = namespace(x).zeros(places.shape, x.dtype)
+    xp = namespace(x)
+    result: Any = xp.zeros(places.shape, x.dtype)
     for part in windows.parts(x.shape):
-        result[part.windows] += x[part.inside] * (places[part.windows] == part.place)
+        won = places[part.windows] == part.place
+        result[part.windows] = xp.where(won, x[part.inside], result[part.windows])
     return result  # type: ignore[no-any-return]
 
 
@@ -88,31 +94,32 @@ def mean_pool2d(x: Array, *, windows: Windows, count_padding: bool = True) -> Ar
         count_padding: True to count padding as zeros, False to leave it out of the mean.
     """
     shape = (*x.shape[:-2], *windows.counts(x.shape))
-    result: Any = namespace(x).zeros(shape, x.dtype)
+    result: Any = namespace(x).zeros(shape, computing_dtype(x.dtype))
     for part in windows.parts(x.shape):
         result[part.windows] += x[part.inside]
     result /= _counts(x, windows, x.shape, count_padding=count_padding)
-    return result  # type: ignore[no-any-return]
+    return result.astype(x.dtype, copy=False)  # type: ignore[no-any-return]
 
 
 def spread_means(
     gradient: Array, *, windows: Windows, into: Shape, count_padding: bool = True
 ) -> Array:
     """Returns the gradient of the input of `mean_pool2d`, which has `into`; its transpose."""
-    result: Any = namespace(gradient).zeros(into, gradient.dtype)
-    share: Any = gradient / _counts(gradient, windows, into, count_padding=count_padding)
+    wide: Any = gradient.astype(computing_dtype(gradient.dtype), copy=False)
+    result: Any = namespace(gradient).zeros(into, wide.dtype)
+    share: Any = wide / _counts(gradient, windows, into, count_padding=count_padding)
     for part in windows.parts(into):
         if windows.apart:
             result[part.inside] = share[part.windows]
         else:
             result[part.inside] += share[part.windows]
-    return result  # type: ignore[no-any-return]
+    return result.astype(gradient.dtype, copy=False)  # type: ignore[no-any-return]
 
 
 def _counts(a: Array, windows: Windows, shape: Shape, *, count_padding: bool) -> Any:
     if count_padding or not windows.padded:
         return windows.size[0] * windows.size[1]
-    counts: Any = namespace(a).zeros(windows.counts(shape), a.dtype)
+    counts: Any = namespace(a).zeros(windows.counts(shape), computing_dtype(a.dtype))
     for part in windows.parts(shape[-2:]):
         counts[part.windows] += 1
     return counts

@@ -35,7 +35,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from telegrad.arrays import Product, array_beside, is_cupy, namespace
+from telegrad.arrays import Product, array_beside, computing_dtype, is_cupy, namespace
 from telegrad.kernels.cuda import Kernel, blocks_for, check_operands, contiguous
 from telegrad.types import Array
 
@@ -151,8 +151,9 @@ def recurrence_backward(
         for k in range(1, len(inner)):
             of_x += flat[k] @ inner[k]
         of_x = of_x.reshape(x.shape)
-    b_ih = flat.sum(axis=1).ravel()
-    b_hh = b_ih if of_state is of_input else of_state.sum(axis=(1, 2)).ravel()
+    wide = computing_dtype(flat.dtype)
+    b_ih = flat.sum(axis=1, dtype=wide).ravel()
+    b_hh = b_ih if of_state is of_input else of_state.sum(axis=(1, 2), dtype=wide).ravel()
     of_weights: Any = flat.swapaxes(1, 2) @ _rows(x)
     matrices = (of_weights.reshape(weights[0].shape), hidden_weights.reshape(weights[1].shape))
     return of_x, of_first, (*matrices, b_ih, b_hh)

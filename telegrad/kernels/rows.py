@@ -10,7 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from telegrad.arrays import add_at, check_devices, is_cupy, is_floating, namespace
+from telegrad.arrays import (
+    add_at,
+    check_devices,
+    computing_dtype,
+    is_cupy,
+    is_floating,
+    namespace,
+)
 from telegrad.kernels.cuda import Kernel, contiguous
 from telegrad.types import Array, Shape
 
@@ -30,8 +37,8 @@ def add_rows(values: Array, rows: Array, shape: Shape, *, ignored: int | None = 
         ignored: A number whose values are left out.
 
     Returns:
-        The table, in the dtype of `values`. Sums of float16 and bfloat16 are computed in float32 on
-        a GPU, where numbers outside of the table count from its end, or from its beginning again.
+        The table, in the dtype of `values`. Sums of float16 and bfloat16 are computed in float32.
+        On a GPU numbers outside of the table count from its end, or from its beginning again.
 
     Raises:
         IndexError: A number names no row (NumPy arrays).
@@ -48,17 +55,19 @@ def add_rows(values: Array, rows: Array, shape: Shape, *, ignored: int | None = 
     check_devices("sums of rows", values, rows)
     if is_cupy(values) and is_floating(values.dtype):
         return _launched(values, rows, shape, ignored)
-    table: Any = namespace(values).zeros(shape, values.dtype)
+    xp = namespace(values)
+    table: Any = xp.zeros(shape, values.dtype)
     if ignored is not None:
-        kept = rows != ignored
-        values = values * kept.reshape(*rows.shape, *(1,) * (len(shape) - 1)).astype(values.dtype)
+        kept = (rows != ignored).reshape(*rows.shape, *(1,) * (len(shape) - 1))
+        # A product would make NaN of infinities.
+        values = xp.where(kept, values, xp.zeros((), values.dtype))
     add_at(table, rows, values)
     return table  # type: ignore[no-any-return]
 
 
 def _launched(values: Any, rows: Any, shape: Shape, ignored: int | None) -> Array:
     with values.device:
-        table: Array = namespace(values).zeros(shape, values.dtype)
+        table: Any = namespace(values).zeros(shape, computing_dtype(values.dtype))
         width = math.prod(shape[1:])
         if table.size and rows.size:
             numbers = contiguous(rows).astype(np.int64, copy=False)
@@ -66,4 +75,5 @@ def _launched(values: Any, rows: Any, shape: Shape, ignored: int | None) -> Arra
             grid = (min(_BLOCKS, len(table), rows.size), -(-width // _COLUMNS))
             how: Any = {"blocks": grid, "ITEM": values.dtype}
             _KERNEL.launch(contiguous(values), numbers, table, *sizes, **how)
-    return table
+        made: Array = table.astype(values.dtype, copy=False)
+    return made

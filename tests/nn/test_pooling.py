@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from telegrad import nn
-from telegrad.autograd import Tensor, gradcheck
+from telegrad.autograd import Tensor, gradcheck, tensor
 from tests.autograd.finite_differences import check_second_along_a_line
 from tests.nn.reference import pooled
 
@@ -128,3 +128,19 @@ def test_what_they_refuse() -> None:
     for call, words in refused:
         with pytest.raises(ValueError, match=words):
             call()
+
+
+def test_means_of_large_windows_of_short_floats() -> None:
+    x = np.full((1, 1, 96, 96), 0.25, np.float16)
+    found: Any = nn.functional.avg_pool2d(x, 96)
+    assert found.data.item() == 0.25
+    assert found.dtype == np.float16
+
+
+def test_items_that_are_not_the_largest_get_zeros_beside_infinities() -> None:
+    x: Any = tensor(np.array([[[1.0, 2.0, 0.0]]]), requires_grad=True)
+    y = nn.functional.max_pool2d(x, (1, 2), stride=1)
+    for create_graph in (False, True):
+        x.grad = None
+        y.backward(np.array([[[np.inf, 1.0]]]), retain_graph=True, create_graph=create_graph)
+        np.testing.assert_array_equal(x.grad.data, [[[0.0, np.inf, 0.0]]])

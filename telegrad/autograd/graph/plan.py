@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from telegrad.arrays import as_array
+from telegrad.arrays import as_array, computing_dtype
 from telegrad.autograd.graph.node import Edge
 from telegrad.autograd.tensor.row_sparse import is_row_sparse
 from telegrad.autograd.tensor.tensor import Tensor
@@ -160,10 +160,15 @@ def _sum_over_broadcast(a: Any, to: Shape) -> Any:
     extra = a.ndim - len(to)
     kept = a.shape[extra:] if extra >= 0 else ()
     if kept == to and extra:  # no axis of length 1 was stretched: a bias
-        total = a.sum(axis=tuple(range(extra)))
+        total = a.sum(axis=tuple(range(extra)), **_summed(a.dtype))
     elif extra < 0 or any(k not in (1, n) for k, n in zip(to, kept, strict=True)):
         raise AutogradError(f"a gradient of shape {a.shape} does not fit an input of shape {to}")
     else:
         axes = [extra + k for k, n in enumerate(to) if n == 1]
-        total = a.sum(axis=(*range(extra), *axes)).reshape(to)
+        total = a.sum(axis=(*range(extra), *axes), **_summed(a.dtype)).reshape(to)
     return np.asarray(total) if isinstance(total, np.generic) else total
+
+
+def _summed(dtype: Any) -> dict[str, Any]:
+    """Returns the options of a sum of numbers of `dtype`: along rows NumPy adds in the dtype."""
+    return {} if dtype.itemsize >= 4 else {"dtype": computing_dtype(dtype)}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from numpy.lib.stride_tricks import sliding_window_view
 
-from telegrad.arrays import is_inexact, namespace, windows_twin
+from telegrad.arrays import computing_dtype, is_inexact, namespace, windows_twin
 from telegrad.autograd.extend import Operation, composed, constant, numpy_function, primitive
 from telegrad.autograd.ops.shape import (
     along,
@@ -283,7 +283,7 @@ def _pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> A
 def _folded(a: Any, *, into: Shape, axis: Any) -> Array:
     """Adds up windows at their places in an array of shape `into`: the transpose of `windows`."""
     axes = normalize_axis_tuple(range(len(into)) if axis is None else axis, len(into), None, True)
-    whole: Array = namespace(a).zeros(into, a.dtype)
+    whole: Array = namespace(a).zeros(into, computing_dtype(a.dtype))
     lengths = a.shape[: len(into)]
     for offset in np.ndindex(a.shape[len(into) :]):
         start = [0] * len(into)
@@ -291,7 +291,7 @@ def _folded(a: Any, *, into: Shape, axis: Any) -> Array:
             start[axis_of_window] += k
         place = tuple([slice(k, k + n) for k, n in zip(start, lengths, strict=True)])
         whole[place] += a[(..., *offset)]
-    return whole
+    return whole.astype(a.dtype, copy=False)
 
 
 _H: Final = "holomorphic"

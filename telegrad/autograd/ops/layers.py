@@ -313,7 +313,7 @@ def _kept(g: Any, indices: Array, padding_idx: int | None) -> Any:
     if padding_idx is None:
         return g
     present = (indices != padding_idx).reshape(*indices.shape, *(1,) * (g.ndim - indices.ndim))
-    return g * present
+    return where(present, g, 0.0)
 
 
 def _of_rows(g: Any, indices: Array, shape: Shape, padding_idx: int | None, sparse: bool) -> Any:
@@ -430,7 +430,7 @@ conv2d = primitive(
         conv2d_input(g, weight, windows=windows, groups=groups, into=shape),
     weight=lambda g, x, windows, groups, shape:
         conv2d_weight(g, x, windows=windows, groups=groups, into=shape),
-    bias=lambda g: reduce_sum(g, axis=(0, 2, 3)))
+    bias=lambda g: _bias(g, None))
 conv2d_input: Operation = primitive(
     "conv2d_input", kernels.conv2d_input, "b weight", options=_CONV_SHAPED,
     b=lambda g, weight, windows, groups: conv2d(g, weight, windows=windows, groups=groups),

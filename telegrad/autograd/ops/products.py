@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from telegrad.arrays import array_beside, namespace
+from telegrad.arrays import array_beside, computing_dtype, namespace
 from telegrad.autograd.extend import Operation, composed, numpy_function, primitive
 from telegrad.autograd.graph.user_warning import warn_user
 from telegrad.autograd.ops.joining import alike
@@ -121,8 +121,8 @@ def contraction(subscripts: str) -> Operation:
 
 
 def _contract(plan: _Plan, a: Any, b: Any) -> Any:
-    one = a.sum(axis=plan.sums[0], dtype=a.dtype) if plan.sums[0] else a
-    two = b.sum(axis=plan.sums[1], dtype=b.dtype) if plan.sums[1] else b
+    one = _summed(a, plan.sums[0]) if plan.sums[0] else a
+    two = _summed(b, plan.sums[1]) if plan.sums[1] else b
     first, second = plan.orders
     one = one if first is None else one.transpose(first)
     two = two if second is None else two.transpose(second)
@@ -142,6 +142,12 @@ def _contract(plan: _Plan, a: Any, b: Any) -> Any:
     if not single:
         product = product.reshape((*product.shape[: product.ndim - 2], *own, *other))
     return product if plan.back is None else product.transpose(plan.back)
+
+
+def _summed(a: Any, axes: tuple[int, ...]) -> Any:
+    """Returns the sum in the dtype of `a`, added up in float32 if that is shorter."""
+    total = a.sum(axis=axes, dtype=computing_dtype(a.dtype))
+    return total if total.dtype == a.dtype else total.astype(a.dtype)
 
 
 class _Back(NamedTuple):

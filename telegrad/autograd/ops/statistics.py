@@ -14,7 +14,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from telegrad.arrays import array_beside, is_array, namespace, reduction_twin, to_host
+from telegrad.arrays import (
+    array_beside,
+    computing_dtype,
+    is_array,
+    namespace,
+    reduction_twin,
+    to_host,
+)
 from telegrad.autograd.extend import Operation, composed, numpy_function, primitive
 from telegrad.autograd.graph.grad_mode import is_grad_enabled
 from telegrad.autograd.graph.user_warning import warn_user
@@ -96,7 +103,7 @@ def _along(rule: Any, g: Any, axis: Any, shape: Shape, *values: Any) -> Any:
 
 
 def _of_sums(g: Any) -> Any:
-    return _turned(cumsum(_turned(g), axis=-1))
+    return _turned(cumsum(_turned(g), axis=-1, dtype=computing_dtype(g.dtype)))
 
 
 def _of_products(g: Any, a: Any, y: Any) -> Any:
