@@ -13,7 +13,6 @@ import numpy as np
 from telegrad.arrays import (
     add_at,
     check_devices,
-    computing_dtype,
     is_cupy,
     is_floating,
     namespace,
@@ -37,8 +36,9 @@ def add_rows(values: Array, rows: Array, shape: Shape, *, ignored: int | None = 
         ignored: A number whose values are left out.
 
     Returns:
-        The table, in the dtype of `values`. Sums of float16 and bfloat16 are computed in float32.
-        On a GPU numbers outside of the table count from its end, or from its beginning again.
+        The table, in the dtype of `values`. Sums of float16 and bfloat16 are computed in float32; a
+        GPU rounds them after some 256 values each. There numbers outside of the table count from
+        its end, or from its beginning again.
 
     Raises:
         IndexError: A number names no row (NumPy arrays).
@@ -67,7 +67,7 @@ def add_rows(values: Array, rows: Array, shape: Shape, *, ignored: int | None = 
 
 def _launched(values: Any, rows: Any, shape: Shape, ignored: int | None) -> Array:
     with values.device:
-        table: Any = namespace(values).zeros(shape, computing_dtype(values.dtype))
+        table: Array = namespace(values).zeros(shape, values.dtype)
         width = math.prod(shape[1:])
         if table.size and rows.size:
             numbers = contiguous(rows).astype(np.int64, copy=False)
@@ -75,5 +75,4 @@ def _launched(values: Any, rows: Any, shape: Shape, ignored: int | None) -> Arra
             grid = (min(_BLOCKS, len(table), rows.size), -(-width // _COLUMNS))
             how: Any = {"blocks": grid, "ITEM": values.dtype}
             _KERNEL.launch(contiguous(values), numbers, table, *sizes, **how)
-        made: Array = table.astype(values.dtype, copy=False)
-    return made
+    return table

@@ -72,8 +72,8 @@ def plan_step(
         rule: The rule; the launch writes into its state.
         arrays: CuPy arrays of one dtype and device, at least one.
         gradients: Their gradients, of the same shapes and dtype.
-        state: For each name of the rule's state the contiguous arrays, in the same shapes and
-            dtype.
+        state: For each name of the rule's state the contiguous arrays, in the same shapes; of
+            float32 if the arrays are shorter.
         made: The arrays that the launch fills, of the same shapes and dtype.
         steps: The number of steps before this one, or an array without axes that holds it.
         skip: An array without axes that is True if nothing shall change.
@@ -127,7 +127,8 @@ def step_rows(
         rule: The rule, of SGD without momentum or of Adagrad, without decay.
         array: The array, contiguous; it is written into.
         gradient: The gradient of the rows: shape (len(rows), *array.shape[1:]), of the same dtype.
-        state: The contiguous arrays of the rule's state, at most one; they are written into.
+        state: The contiguous arrays of the rule's state, at most one, of float32 if the array is
+            shorter; they are written into.
         rows: The numbers of the rows, each once.
         steps: The number of steps before this one, or an array without axes that holds it.
     """

@@ -22,6 +22,7 @@ import numpy as np
 from telegrad import kernels
 from telegrad.arrays import (
     check_devices,
+    computing_dtype,
     is_array,
     is_cupy,
     namespace,
@@ -130,6 +131,9 @@ class Optimizer(ABC):
         """Returns the new array and the new state; keeps no reference to an argument.
 
         It changes no argument except the arrays of `state`, which it may write into and return.
+
+        Arrays of float16 and bfloat16 come as float32, and so does the state that it returns: small
+        squares, and an `eps` beside them, vanish in shorter dtypes.
 
         Args:
             parameter: The present array.
@@ -294,6 +298,7 @@ class Optimizer(ABC):
             states = [self._states.get(parameters[i], {}) for i in places]
             rule = cast("kernels.StepRule", self.rule(options, first=not states[0]))
             xp: Any = namespace(*some)
+            wide = computing_dtype(some[0].dtype)  # all have one
             held: list[list[Any]] = []
             exact: list[Any] = []
             made: list[Any] = []
@@ -303,7 +308,7 @@ class Optimizer(ABC):
                     for i, array, state in zip(places, some, states, strict=True):
                         lacking = [i]
                         known = state or self.initial(array, options)
-                        held.append(_held(known, rule.state, array))
+                        held.append(_held(known, rule.state, array, wide))
                         exact.append(gradients[i].astype(array.dtype, copy=False))
                         made.append(xp.empty(array.shape, array.dtype))
                 lacking = places  # for what all need together
@@ -379,10 +384,14 @@ class Optimizer(ABC):
 
         def replace(array: Array) -> Array:  # under the parameter's lock, which guards the state
             state = self._states.get(parameter, {})
-            exact = gradient.astype(array.dtype, copy=False)
             if skip is not None:
-                return self._select(skip, parameter, array, exact, state, options)
-            updated, self._states[parameter] = self.update(array, exact, state, **options)
+                return self._select(skip, parameter, array, gradient, state, options)
+            if array.itemsize < 4:
+                updated, after = _updated(self.update, array, gradient, state, options)
+            else:  # two calls less
+                exact = gradient.astype(array.dtype, copy=False)
+                updated, after = self.update(array, exact, state, **options)
+            self._states[parameter] = after
             return updated
 
         replace_data(parameter, replace)
@@ -398,7 +407,7 @@ class Optimizer(ABC):
     ) -> Array:
         """Returns the stepped array, or `array` if `skip`; keeps the state of the same choice."""
         before = copied(state or self.initial(array, options))
-        updated, after = self.update(array, gradient, state, **options)
+        updated, after = _updated(self.update, array, gradient, state, options)
         xp = namespace(array)
 
         def chosen(old: Any, new: Any) -> Any:
@@ -412,7 +421,7 @@ class Optimizer(ABC):
     def _apply_rows(
         self, parameter: Tensor, gradient: RowSparse, options: Mapping[str, Any]
     ) -> None:
-        exact = gradient.coalesce().astype(parameter.dtype, copy=False)
+        exact = gradient.coalesce()
         rows = exact.rows
 
         def change(array: Array) -> None:
@@ -421,7 +430,7 @@ class Optimizer(ABC):
                 return
             tables: Any = {n: x for n, x in state.items() if np.shape(x) == array.shape}
             parts = {**state, **{name: table[rows] for name, table in tables.items()}}
-            array[rows], stepped = self.update(array[rows], exact.values, parts, **options)
+            array[rows], stepped = _updated(self.update, array[rows], exact.values, parts, options)
             for name, table in tables.items():
                 table[rows] = stepped[name]
             self._states[parameter] = {**stepped, **tables}
@@ -435,9 +444,10 @@ class Optimizer(ABC):
         rule = self.rule(options, first=False) if self._has_rule and is_cupy(array) else None
         if rule is None or not kernels.steps_dtype(array.dtype) or not array.flags.c_contiguous:
             return False
-        held = _held(state, rule.state, array)
+        held = _held(state, rule.state, array, computing_dtype(array.dtype))
         steps = steps_so_far(state)
-        count = kernels.step_rows(rule, array, exact.values, held, exact.rows, steps)
+        values = exact.values.astype(array.dtype, copy=False)
+        count = kernels.step_rows(rule, array, values, held, exact.rows, steps)
         counted = {"step": count} if rule.counts else {}
         self._states[parameter] = {**counted, **dict(zip(rule.state, held, strict=True))}
         return True
@@ -475,8 +485,8 @@ class Optimizer(ABC):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restores what `state_dict()` returned, for the same parameters in the same groups.
 
-        Arrays are copied, to the dtype and device of their parameter. All checks come before the
-        first change.
+        Arrays are copied, to the dtype and device of their parameter, but float16 and bfloat16 to
+        float32. All checks come before the first change.
 
         Raises:
             TypeError: The state is no mapping.
@@ -511,18 +521,32 @@ def _said(option: Any) -> str:
 
 def _scaled(gradient: Any, scale: Any) -> Any:
     with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaNs stay what they are
-        return gradient * scale
+        return gradient.astype(computing_dtype(gradient.dtype), copy=False) * scale
 
 
-def _held(state: Mapping[str, Any], names: Iterable[str], like: Any) -> list[Any]:
-    """Returns `held_arrays` in C order and in the dtype of `like`, as kernels need them."""
+def _updated(
+    update: Callable[..., tuple[Array, State]],
+    array: Array,
+    gradient: Any,
+    state: State,
+    options: Mapping[str, Any],
+) -> tuple[Array, State]:
+    """Returns what `update` returns, computed in float32 if the array has a shorter dtype."""
+    dtype = computing_dtype(array.dtype)
+    exact = gradient.astype(dtype, copy=False)
+    updated, after = update(array.astype(dtype, copy=False), exact, state, **options)
+    return updated.astype(array.dtype, copy=False), after
+
+
+def _held(state: Mapping[str, Any], names: Iterable[str], like: Any, dtype: Any) -> list[Any]:
+    """Returns `held_arrays` in C order and in `dtype`, as kernels need them."""
     held = []
     for name in names:
         x = state.get(name)
         if x is None:
-            x = namespace(like).zeros(like.shape, like.dtype)
-        exact = x.dtype == like.dtype and x.flags.c_contiguous
-        held.append(x if exact else x.astype(like.dtype, order="C"))
+            x = namespace(like).zeros(like.shape, dtype)
+        exact = x.dtype == dtype and x.flags.c_contiguous
+        held.append(x if exact else x.astype(dtype, order="C"))
     return held
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from telegrad import kernels
-from telegrad.arrays import is_array, namespace
+from telegrad.arrays import computing_dtype, is_array, namespace
 from telegrad.optim.optimizer import (
     Optimizer,
     Params,
@@ -197,8 +197,8 @@ class Adagrad(Optimizer):
 
     def initial(self, parameter: Array, options: Mapping[str, Any]) -> State:
         """Returns the first value of the sum."""
-        start = namespace(parameter).full_like(parameter, options["initial_accumulator_value"])
-        return {"step": 0, "sum": start}
+        start, dtype = options["initial_accumulator_value"], computing_dtype(parameter.dtype)
+        return {"step": 0, "sum": namespace(parameter).full_like(parameter, start, dtype=dtype)}
 
     def update(
         self, parameter: Array, gradient: Array, state: State, *args: Any, **options: Any

@@ -6,7 +6,15 @@ import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from telegrad.arrays import as_array, device_of, is_array, is_floating, namespace, to_device
+from telegrad.arrays import (
+    as_array,
+    computing_dtype,
+    device_of,
+    is_array,
+    is_floating,
+    namespace,
+    to_device,
+)
 from telegrad.autograd import Tensor
 from telegrad.types import Shape
 
@@ -17,18 +25,19 @@ def copied(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def restored(saved: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
-    """Returns `saved` with arrays copied to the dtype and device of `parameter`.
+    """Returns `saved` with arrays copied to the device of `parameter`, in `computing_dtype`.
 
     Numbers stay numbers. An array of no axes becomes a number if the parameter has axes.
     """
     found: dict[str, Any] = {}
+    dtype = computing_dtype(parameter.dtype)
     for name, x in saved.items():
         array = _array(x)
         if isinstance(x, (bool, int, float)) or array.shape != parameter.shape:
             found[name] = array.item()
         else:
             moved = to_device(array, device_of(parameter.data))
-            found[name] = namespace(moved).array(moved, dtype=parameter.dtype, copy=True)
+            found[name] = namespace(moved).array(moved, dtype=dtype, copy=True)
     return found
 
 

@@ -7,12 +7,13 @@ import itertools
 import tracemalloc
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from telegrad import optim, tensor
 from telegrad.autograd import RowSparse
-from tests.gpu.comparison import of
+from tests.gpu.comparison import host, of
 
 CASES: list[tuple[type[optim.Optimizer], dict[str, Any]]] = [
     (optim.SGD, {"lr": 0.1}),
@@ -95,7 +96,9 @@ def test_a_step_needs_few_arrays_more(make: Any, options: Any) -> None:
 
 @every_case
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_dtype_stays(xp: Any, make: Any, options: Any, dtype: Any) -> None:
+def test_the_dtype_stays_and_state_is_never_shorter_than_float32(
+    xp: Any, make: Any, options: Any, dtype: Any
+) -> None:
     x = tensor(xp.ones(3, dtype=dtype), requires_grad=True)
     optimizer = make([x], **{**options, "lr": np.float64(0.1)})
     for _ in range(2):
@@ -104,7 +107,41 @@ def test_dtype_stays(xp: Any, make: Any, options: Any, dtype: Any) -> None:
     assert x.dtype == dtype
     state = optimizer.state_dict()["state"]
     kept = [a for s in state.values() for a in s.values() if isinstance(a, xp.ndarray)]
-    assert all(a.dtype == dtype for a in kept)
+    assert all(a.dtype == np.float32 for a in kept)
+
+
+SHORT_STEPS: dict[str, Any] = {
+    "zeros": [0.0] * 4,
+    "small": [1e-4, -2e-4, 1e-4, 3e-4] * 3,
+    "tiny": [6e-8, -6e-8, 6e-8],
+    "large": [300.0, -400.0],
+}
+
+
+@every_case
+@pytest.mark.parametrize("name", SHORT_STEPS)
+def test_short_floats_step_as_float32_does(xp: Any, make: Any, options: Any, name: str) -> None:
+    """Small squares and `eps` vanish in float16: a gradient of zero made NaN of a parameter."""
+    _compare_short_steps(xp, make, options, np.float16, SHORT_STEPS[name])
+    if xp is np:  # CuPy 13 has no bfloat16
+        _compare_short_steps(xp, make, options, ml_dtypes.bfloat16, SHORT_STEPS[name])
+
+
+def _compare_short_steps(xp: Any, make: Any, options: Any, dtype: Any, steps: list[float]) -> None:
+    start = np.array([1.0, -0.5, 0.0, 100.0])
+    x = tensor(xp.asarray(start.astype(dtype)), requires_grad=True)
+    exact = tensor(start.astype(np.float32), requires_grad=True)
+    short, wide = make([x], **options), make([exact], **options)
+    for g in steps:
+        gradient = np.full(4, g, dtype)
+        before = exact.data.astype(dtype)
+        x.data, exact.data = xp.asarray(before), before.astype(np.float32)
+        short.apply({x: xp.asarray(gradient)})
+        wide.apply({exact: gradient.astype(np.float32)})
+        found = host(x.data).astype(np.float32)
+        assert np.isfinite(found).all()
+        tolerance = 2.0**-9 if dtype is np.float16 else 2.0**-6
+        np.testing.assert_allclose(found, exact.data, rtol=tolerance, atol=1e-7)
 
 
 @every_case

@@ -4,7 +4,7 @@
 // It looks through all numbers and keeps the places of its own in a list, in their order. So no two
 // blocks write to one row, nothing has to be sorted, and sums are added up in the same order each time.
 //
-// ITEM: the type of values. The table has the type in which they are added.
+// ITEM: the type of values and table.
 //
 // compile: ITEM=float|double|Half|Bfloat
 
@@ -15,7 +15,7 @@ constexpr int THREADS = 256, LIST = 512;
 // Adds values[i] to table[rows[i] modulo height] for i < n; rows[i] == ignored adds nothing. The table is
 // zero at first and has `width` columns.
 KERNEL void add_rows(
-    const ITEM* values, const Index* rows, Real* table, Index n, Index height, Index width, Index ignored) {
+    const ITEM* values, const Index* rows, ITEM* table, Index n, Index height, Index width, Index ignored) {
     __shared__ Index places[LIST], numbers[LIST];
     __shared__ int counts[THREADS / 32], found;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -55,7 +55,7 @@ KERNEL void add_rows(
                 bool done = false;  // with an earlier place of this row
                 for (int b = 0; b < a && !done; ++b) done = numbers[b] == number;
                 if (done) continue;
-                Real* to = table + number * width + c;
+                ITEM* to = table + number * width + c;
                 auto add = [&](auto items) {
                     constexpr int M = items.size;
                     Numbers<Real, M> sum = {};

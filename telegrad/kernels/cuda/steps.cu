@@ -2,7 +2,7 @@
 //
 // Lists of the table: parameters, gradients, new parameters, then the state, which is written into.
 //
-// ITEM: the type of all arrays. MORE: the type of *more.
+// ITEM: the type of all arrays but the state, which is never shorter than float. MORE: the type of *more.
 //
 // compile: ITEM=float|double|Half|Bfloat MORE=float
 
@@ -26,11 +26,11 @@ template <class Rule> __device__ inline void step_all(const Common& c, Rule rule
         const ITEM* x = c.table->item<const ITEM>(0, i, first);
         const ITEM* g = c.table->item<const ITEM>(1, i, first);
         ITEM* y = c.table->item<ITEM>(2, i, first);
-        ITEM* state[3];
+        Real* state[3];
         bool packed = aligned<N>(x) && aligned<N>(g) && aligned<N>(y);
 #pragma unroll
         for (int s = 0; s < 3; ++s) {
-            state[s] = c.table->item<ITEM>(3 + s, i, first);
+            state[s] = c.table->item<Real>(3 + s, i, first);
             packed = packed && aligned<N>(state[s]);
         }
         each_pack<N>(packed, count, [&](auto items, int k) {
@@ -161,7 +161,7 @@ KERNEL void lion_step(
 // once and has `width` items.
 template <class Rule>
 __device__ inline void step_rows(
-    ITEM* x, const ITEM* g, ITEM* state, const Index* rows, Index n, Index width, Rule rule) {
+    ITEM* x, const ITEM* g, Real* state, const Index* rows, Index n, Index width, Rule rule) {
     const bool packed = aligned<N>(x) && aligned<N>(g) && aligned<N>(state) && width % N == 0;
     for (Index r = blockIdx.x; r < n; r += gridDim.x)
         for (Index c = 0; c < width; c += CHUNK) {
@@ -181,14 +181,14 @@ __device__ inline void step_rows(
 }
 
 KERNEL void sgd_rows(
-    ITEM* x, const ITEM* g, ITEM* state, const Index* rows, Index n, Index width, double lr,
+    ITEM* x, const ITEM* g, Real* state, const Index* rows, Index n, Index width, double lr,
     double momentum, double fresh, Index nesterov, Index first) {
     const Real rate = lr;
     step_rows(x, g, state, rows, n, width, [=](Real x, Real g, Real&) { return x - rate * g; });
 }
 
 KERNEL void adagrad_rows(
-    ITEM* x, const ITEM* g, ITEM* state, const Index* rows, Index n, Index width, double lr,
+    ITEM* x, const ITEM* g, Real* state, const Index* rows, Index n, Index width, double lr,
     double lr_decay, double eps, Index steps, const Index* counted, Index* counts) {
     const Index step = count_step(nullptr, steps, counted, counts);
     const Real rate = lr / (1 + (step - 1) * lr_decay), least = eps;
