@@ -88,11 +88,15 @@ def is_floating(dtype: DTypeLike) -> bool:
 def computing_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     """Returns the dtype for sums and variances of numbers of `dtype`: float32 for shorter floats.
 
-    >>> computing_dtype(np.float16), computing_dtype(np.float64)
+    It has the machine's byte order, as NumPy's functions take no other one for `dtype=`.
+
+    >>> computing_dtype(np.float16), computing_dtype(">f8")
     (dtype('float32'), dtype('float64'))
     """
     exact = np.dtype(dtype)
-    return np.dtype(np.float32) if exact.itemsize < 4 and is_floating(exact) else exact
+    if exact.itemsize < 4 and is_floating(exact):
+        return np.dtype(np.float32)
+    return exact if exact.isnative else exact.newbyteorder("=")
 
 
 def is_inexact(dtype: DTypeLike) -> bool:

@@ -18,6 +18,30 @@ from tests.repeated import on_examples
 LABELS = "aBcd"
 
 
+@pytest.mark.parametrize("dtype", [">f8", ">f4", ">f2", ">c16"])
+@pytest.mark.parametrize(
+    "subscripts",
+    ["ij,jk->ik", "ij,jk->i", "ij,kl->", "ij,ij->", "i,j->ij", "ij->i", "iij->j", "ij,jk,kl->il"],
+)
+def test_arrays_in_the_other_byte_order(subscripts: str, dtype: str) -> None:
+    """NumPy refuses such a dtype for `dtype=` of a sum; of an axis of length 1, too."""
+    terms = subscripts.split("->")[0].split(",")
+    rng = np.random.default_rng(0)
+    for length in (3, 1):
+        given = [rng.normal(size=(3,) * len(term)).astype(dtype) for term in terms]
+        given[-1] = given[-1][..., :length] if len(terms) > 1 else given[-1]
+        results = []
+        for kind in (np.dtype(dtype), np.dtype(dtype).newbyteorder("=")):
+            leaves = [tensor(x.astype(kind), requires_grad=True) for x in given]
+            y = np.einsum(subscripts, *leaves)
+            y.backward(np.ones_like(y.data))
+            results.append([y, *(x.grad for x in leaves)])
+        for found, expected in zip(*results, strict=True):
+            np.testing.assert_allclose(
+                found.data, expected.data, rtol=1e-3 if "2" in dtype else 1e-6
+            )
+
+
 @st.composite
 def calls(draw: Any, *, most: int = 3) -> tuple[str, list[Shape]]:
     """Subscripts with repeated labels, ellipses and axes that broadcast, and fitting shapes."""

@@ -259,6 +259,23 @@ def check_brain_floats(prepared: Prepared) -> None:
     assert all(x.grad is None or x.grad.dtype == x.dtype for x in leaves)
 
 
+def check_byte_order(prepared: Prepared) -> None:
+    """NumPy's functions take no dtype of the other byte order for `dtype=`, only such arrays."""
+    results = []
+    for order in "=S":  # the machine's, and the other one
+
+        def ordered(x: Any, order: Any = order) -> Any:
+            return Tensor(x.data.astype(x.dtype.newbyteorder(order)), requires_grad=True)
+
+        leaves = [ordered(x) for x in prepared.leaves]
+        found = arrays_in([prepared.call(*leaves)], Tensor)
+        for y in found:
+            y.backward(np.ones(y.shape, y.dtype), retain_graph=True)
+        results.append([*found, *(x.grad for x in leaves if x.grad is not None)])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(other.data, one.data, rtol=1e-12, atol=1e-12)
+
+
 def check_nothing_is_written_into(prepared: Prepared) -> None:
     sample = prepared.sample
     leaves = [Tensor(x.data, requires_grad=True) for x in prepared.leaves]
@@ -275,6 +292,7 @@ def check_nothing_is_written_into(prepared: Prepared) -> None:
 ON_NUMPY: dict[str, Aspect] = {
     "nothing is written into": check_nothing_is_written_into,
     "value": check_value,
+    "byte order": check_byte_order,
     "gradient": check_gradient,
     "second gradient": check_second_gradient,
     "float16": check_dtypes_with(np.float16),
