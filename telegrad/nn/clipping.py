@@ -30,7 +30,7 @@ def clip_grad_norm_(
     Args:
         parameters: The parameters; those without `grad` are ignored.
         max_norm: The largest norm; not negative.
-        norm_type: The order p of the p-norm; `math.inf` for the largest item.
+        norm_type: The order p of the p-norm, positive; `math.inf` for the largest item.
         error_if_nonfinite: True to raise if the norm is infinite or NaN. If False, the gradients
             are scaled by such a norm.
 
@@ -41,8 +41,8 @@ def clip_grad_norm_(
         devices, it waits once for each.
 
     Raises:
-        ValueError: The norm is not finite and `error_if_nonfinite` is True, or `max_norm` is
-            negative; no gradient was changed.
+        ValueError: The norm is not finite and `error_if_nonfinite` is True, `max_norm` is negative,
+            or `norm_type` is not positive; no gradient was changed.
 
     >>> from telegrad import tensor
     >>> x = tensor([3.0, 4.0], requires_grad=True)
@@ -54,6 +54,8 @@ def clip_grad_norm_(
     """
     if not max_norm >= 0:
         raise ValueError(f"max_norm must not be negative, it is {max_norm}")
+    if not norm_type > 0:
+        raise ValueError(f"norm_type must be positive, or math.inf; it is {norm_type}")
     found = _with_gradient(parameters)
     on: dict[str, list[Any]] = {}
     for items in [_items(p.grad) for p in found]:

@@ -99,6 +99,11 @@ def test_what_is_not_finite() -> None:
         assert str(clip_norm(params, 1.0)) == str(bad)
     with pytest.raises(ValueError, match="max_norm must not be negative, it is nan"):
         clip_norm([], math.nan)
+    for order in (0, 0.0, -1, -math.inf, math.nan):
+        params = leaves(np.array([3.0, 1.0]))
+        with pytest.raises(ValueError, match="norm_type must be positive, or math.inf; it is"):
+            clip_norm(params, 1.0, norm_type=order)
+        assert params[0].grad.data.tolist() == [3.0, 1.0]
     with pytest.raises(ValueError, match="clip_value must not be negative, it is -1"):
         clip_value([], -1)
     assert clip_norm([], 1.0) == 0.0
