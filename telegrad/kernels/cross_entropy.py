@@ -22,6 +22,8 @@ def log_softmax(logits: Array) -> Array:
     if type(logits) is not np.ndarray and is_cupy(logits):
         return _rows_launched(_FORWARD, logits, log=True)
     shifted = _shifted(logits)
+    if not shifted.size:
+        return shifted.astype(logits.dtype)  # type: ignore[no-any-return]
     result: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return result.astype(logits.dtype, copy=False)
 
@@ -233,7 +235,7 @@ def row_teams(x: Any) -> tuple[int, dict[str, Any]]:
 
 def _shifted(logits: Any) -> Any:
     wide = logits if logits.dtype.itemsize > 2 else logits.astype(np.float32)
-    return wide - wide.max(axis=-1, keepdims=True)
+    return wide - wide.max(axis=-1, keepdims=True) if wide.size else wide
 
 
 def _counted(labels: Any, ignored: int) -> tuple[Any, Any]:

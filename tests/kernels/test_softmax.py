@@ -88,6 +88,16 @@ def test_more_rows_than_a_grid(cupy: Any, classes: int) -> None:
     agree(cupy, found, kernels.cross_entropy(x, labels), times=10)
 
 
+@pytest.mark.parametrize("shape", [(2, 0), (0, 3), (0,), (0, 0)])
+def test_no_classes_or_no_rows(xp: Any, shape: Any) -> None:
+    x = xp.zeros(shape, np.float32)
+    for function in (kernels.softmax, kernels.log_softmax):
+        assert function(x).shape == shape
+    for back in (kernels.softmax_gradient, kernels.log_softmax_gradient):
+        assert back(x, x).shape == shape
+    assert kernels.cross_entropy(xp.zeros((0, shape[-1])), xp.zeros(0, np.int64)).shape == (0,)
+
+
 @pytest.mark.parametrize("classes", [4, 700])
 def test_infinite_and_missing_numbers(cupy: Any, classes: int) -> None:
     x = np.zeros((5, classes), np.float32)
