@@ -43,6 +43,8 @@ _SHORT: Final = (
     0.0037375624932988387, 0.006980417994352735, -0.0008638089067574653, -0.0009328722788896394,
     7.28801112059417e-05, 0.0001148589713881192,
 )  # fmt: skip
+_FAR: Final = 1000.0
+"""A distance at which all tails are 0. Beyond it an infinity times a tail of 0 would be NaN."""
 _PIECE: Final = 16384
 """Items in one piece on the CPU: the four arrays of a piece take 256 kB in float32."""
 
@@ -160,7 +162,10 @@ def _gate(x: Any, gate: str) -> tuple[Any, Any]:
     small = np.exp(-np.abs(wide))  # never overflows
     share = np.where(wide < 0, small, 1.0) / (1 + small)
     rise = small / (1 + small) ** 2
-    return (share * wide, share + wide * rise) if gate == "silu" else (share, rise)
+    if gate != "silu":
+        return share, rise
+    above = np.maximum(wide, -_FAR)
+    return share * above, share + np.minimum(above, _FAR) * rise
 
 
 def _launch_gates(
@@ -181,10 +186,12 @@ def _in_pieces(function: Any, x: Any) -> Array:
     return made.reshape(x.shape).astype(x.dtype, copy=False)
 
 
-def _tail(x: Any, size: Any) -> tuple[Any, Any]:
-    """Returns Phi(-size) and exp(-x**2 / 2), where size is |x|."""
+def _tail(x: Any) -> tuple[Any, Any, Any]:
+    """Returns |x|, at most _FAR, as `size`; Phi(-size); and exp(-size**2 / 2)."""
     powers = _SHORT if x.dtype == np.float32 else _LONG
-    bell = x * x
+    size = np.abs(x)
+    np.minimum(size, _FAR, out=size)
+    bell = size * size
     bell *= -0.5
     np.exp(bell, out=bell)
     t = size * _ROOT
@@ -198,14 +205,13 @@ def _tail(x: Any, size: Any) -> tuple[Any, Any]:
         tail += power
     tail *= bell
     tail *= 0.5
-    return tail, bell
+    return size, tail, bell
 
 
 def _value(x: Any) -> Any:
     # max(x, 0) - |x| Phi(-|x|) is exact in the tail. It needs no np.where, which takes ten times as
     # long as a product.
-    size = np.abs(x)
-    tail, _ = _tail(x, size)
+    size, tail, _ = _tail(x)
     tail *= size
     value = np.maximum(x, 0.0)
     value -= tail
@@ -213,45 +219,51 @@ def _value(x: Any) -> Any:
 
 
 def _slope(x: Any) -> Any:
-    # Phi(x) + x phi(x) minus 1/2 is an odd function: compute it for |x| and copy the sign of x.
-    size = np.abs(x)
-    tail, bell = _tail(x, size)
+    # Left of 0 it is Phi(-|x|) - |x| phi(x), which does not cancel. Right of 0 it is 1 minus that.
+    size, tail, bell = _tail(x)
     bell *= _PEAK
     bell *= size
     bell -= tail
-    bell += 0.5
-    np.copysign(bell, x, out=bell)
-    bell += 0.5
+    side = np.copysign(1.0, x, dtype=x.dtype)
+    bell *= side
+    np.maximum(side, 0.0, out=side)
+    bell += side
     return bell
 
 
-def _tanh(x: Any) -> tuple[Any, Any]:
-    """Returns the tanh in the approximation, and x**2."""
-    square = x * x
-    inner = square * _CUBE
-    inner += 1.0
-    inner *= x
-    inner *= _SCALE
-    np.tanh(inner, out=inner)
-    return inner, square
+def _sigmoid(x: Any) -> tuple[Any, Any, Any]:
+    """Returns (1 + tanh(u)) / 2 of the approximation, exp(-2 u), and x, limited to _FAR.
+
+    The first is the sigmoid of 2 u, which does not cancel on either side.
+    """
+    near = np.clip(x, -_FAR, _FAR)
+    small = near * near
+    small *= _CUBE
+    small += 1.0
+    small *= near
+    small *= -2 * _SCALE
+    np.minimum(small, 80.0 if x.dtype == np.float32 else 700.0, out=small)
+    np.exp(small, out=small)
+    share = small + 1.0
+    np.divide(1.0, share, out=share)
+    return share, small, near
 
 
 def _tanh_value(x: Any) -> Any:
-    t, _ = _tanh(x)
-    t += 1.0
-    t *= x
-    t *= 0.5
-    return t
+    share, _, _ = _sigmoid(x)
+    share *= np.maximum(x, -_FAR)
+    return share
 
 
 def _tanh_slope(x: Any) -> Any:
-    t, rise = _tanh(x)
+    share, small, near = _sigmoid(x)
+    rise = near * near
     rise *= 3 * _CUBE
     rise += 1.0
-    rise *= x
-    rise *= 1.0 - t * t
-    rise *= _SCALE
-    t += 1.0
-    t += rise
-    t *= 0.5
-    return t
+    rise *= near
+    rise *= 2 * _SCALE
+    small *= share
+    rise *= small
+    rise *= share
+    share += rise
+    return share

@@ -110,7 +110,7 @@ def binary_cross_entropy(
     """
     (x,) = cast_as("loss", x)
     losses = ops.layers.binary_cross_entropy(x, _matching(target, x))
-    return _reduced(losses if weight is None else losses * _cast(weight, x), reduction)
+    return _reduced(losses if weight is None else _weighted(losses, _cast(weight, x)), reduction)
 
 
 def binary_cross_entropy_with_logits(
@@ -137,12 +137,9 @@ def binary_cross_entropy_with_logits(
     """
     (x,) = cast_as("loss", x)
     target = _matching(target, x)
-    if pos_weight is None:
-        losses = ops.layers.cross_entropy_of_logits(x, target)
-    else:
-        weights = (_cast(pos_weight, x) - 1) * target + 1
-        losses = (1 - target) * x + weights * ops.layers.softplus(-x)
-    return _reduced(losses if weight is None else losses * _cast(weight, x), reduction)
+    factor = None if pos_weight is None else _cast(pos_weight, x)
+    losses = ops.layers.cross_entropy_of_logits(x, target, factor)
+    return _reduced(losses if weight is None else _weighted(losses, _cast(weight, x)), reduction)
 
 
 def kl_div(
@@ -153,6 +150,8 @@ def kl_div(
     log_target: bool = False,
 ) -> Tensor:
     """Returns `target * (log(target) - x)`, 0 where `target` is 0; its sum is the divergence.
+
+    Where `target` is 0, the loss is 0 whatever `x` is, and so are its slopes.
 
     S. Kullback and R. A. Leibler, "On information and sufficiency" (1951).
 
@@ -170,10 +169,10 @@ def kl_div(
     """
     (x,) = cast_as("loss", x)
     target = _matching(target, x)
-    if log_target:
-        losses = ops.exp(target) * (target - x)
-    else:
-        losses = target * (ops.log(ops.where(target > 0, target, 1.0)) - x)
+    share = ops.exp(target) if log_target else target
+    none = share == 0
+    logarithm = target if log_target else ops.log(ops.where(target > 0, target, 1.0))
+    losses = share * ops.where(none, 0.0, logarithm - ops.where(none, 0.0, x))
     if reduction == "batchmean":
         if not losses.size:
             raise ValueError("the mean of no losses is not defined; the batch is empty")
@@ -263,7 +262,8 @@ def cross_entropy(
         losses = ops.cross_entropy(found.scores, found.labels, mean=mean, checked=True)
         return as_tensor(losses) if mean else _over_labels(losses, found, reduction)
     logarithms = ops.log_softmax(found.scores)
-    even: Any = (logarithms if weight is None else logarithms * _cast(weight, x)).sum(-1)
+    even: Any = logarithms if weight is None else _weighted(logarithms, _cast(weight, x))
+    even = even.sum(-1)
     if found.counted is not None:
         even = ops.where(found.counted, even, 0.0)
     losses = -(1 - label_smoothing) * ops.layers.picked(logarithms, found.labels)
@@ -295,7 +295,7 @@ def _of_probabilities(
         wanted = wanted * (1 - label_smoothing) + label_smoothing / classes
     if weight is not None:
         wanted = wanted * _cast(weight, x)
-    return _reduced(-(wanted * ops.log_softmax(scores)).sum(-1), reduction)
+    return _reduced(-_weighted(ops.log_softmax(scores), wanted).sum(-1), reduction)
 
 
 class _Labelled(NamedTuple):
@@ -389,7 +389,7 @@ def _over_labels(losses: Any, found: _Labelled, reduction: str, further: Any = N
     if found.counted is not None:  # before the weights, because an ignored loss may be infinite
         losses = ops.where(found.counted, losses, 0.0)
     if found.weights is not None:
-        losses = losses * found.weights
+        losses = _weighted(losses, found.weights)
     if further is not None:
         losses = losses + further
     if reduction != "mean" or found.weights is None:
@@ -410,6 +410,11 @@ def _matching(target: Any, x: Any) -> Any:
     if x.shape != target.shape:
         raise ValueError(f"outputs of shape {x.shape} do not fit targets of shape {target.shape}")
     return target
+
+
+def _weighted(losses: Any, weight: Any) -> Any:
+    """Returns `losses * weight`, but 0 where the weight is 0 and the loss is infinite or NaN."""
+    return ops.where((weight == 0) & ~np.isfinite(losses), 0.0, losses) * weight
 
 
 def _cast(value: Any, x: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,44 @@ def test_far_and_special_numbers(cupy: Any) -> None:
             found = host(kernels.gelu(cupy.asarray(x), approximate=form))
             np.testing.assert_array_equal(np.isnan(found[2]), True)
             np.testing.assert_allclose(found[3:], [0, 0, 1e30, 0, 0], atol=1e-6)
+            assert found[:2].tolist() == [np.inf, 0]
+            slopes = host(
+                kernels.gelu_slope(
+                    cupy.asarray(x), cupy.ones(8, dtype=np.float32), approximate=form
+                )
+            )
+            assert np.isnan(slopes[2])
+            np.testing.assert_allclose(slopes[[0, 1, 5, 6, 7]], [1, 0, 1, 0, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_left_tail_has_all_its_digits(xp: Any, form: str, dtype: Any) -> None:
+    x = -np.array([1.5, 3, 5, 8, 10], dtype)[: 3 if form == "tanh" else 5]
+    wide = x.astype(np.longdouble)
+    if form == "tanh":
+        root = np.sqrt(np.longdouble(2) / np.longdouble(np.pi))
+        share = 1 / (1 + np.exp(-2 * root * wide * (1 + np.longdouble("0.044715") * wide**2)))
+        rise = 2 * root * (1 + 3 * np.longdouble("0.044715") * wide**2)
+        exact = share + wide * share * (1 - share) * rise
+    else:
+        below = [math.erfc(-v / math.sqrt(2)) / 2 for v in x.tolist()]
+        exact = below + wide * np.exp(-(wide**2) / 2) / np.sqrt(2 * np.longdouble(np.pi))
+    found = host(kernels.gelu_slope(xp.asarray(x), xp.ones_like(xp.asarray(x)), approximate=form))
+    np.testing.assert_allclose(
+        found, exact.astype(dtype), rtol=1e-5 if dtype is np.float32 else 1e-11
+    )
+
+
+@pytest.mark.parametrize("gate", kernels.GATES)
+def test_gates_at_infinities(xp: Any, gate: str) -> None:
+    x = xp.asarray(np.array([2.0, 3.0, 5.0, np.inf, -np.inf, 1e30], np.float32))
+    found = host(kernels.gated(x, gate=gate))
+    high = [2.0, 0.0, 5.0] if gate == "sigmoid" else [np.inf, 0.0, 5e30]
+    np.testing.assert_allclose(found, np.array(high, np.float32), atol=1e-30)
+    slopes = host(kernels.gated_gradient(xp.ones(3, dtype=np.float32), x, gate=gate))
+    assert not np.isnan(slopes).any()
+    np.testing.assert_allclose(slopes[3:], [0, 0, 0] if gate == "sigmoid" else [2, 0, 5], atol=1e-6)
 
 
 def test_what_does_not_fit(cupy: Any) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from telegrad import nn
-from telegrad.autograd import Tensor, gradcheck, gradgradcheck
+from telegrad.autograd import Tensor, grad, gradcheck, gradgradcheck
 
 F = nn.functional
 
@@ -134,6 +134,85 @@ def test_gelu_is_right_to_the_last_digits_also_in_the_tail() -> None:
     assert np.abs(short - exact)[np.abs(x) < 1].max() < 4e-7
 
 
+LIMITS: dict[str, tuple[float, float, float, float]] = {  # at -inf and inf: values, slopes
+    "relu": (0, math.inf, 0, 1),
+    "relu6": (0, 6, 0, 0),
+    "leaky_relu": (-math.inf, math.inf, 0.01, 1),
+    "elu": (-1, math.inf, 0, 1),
+    "elu 0.5": (-0.5, math.inf, 0, 1),
+    "selu": (-1.0507009873554805 * 1.6732632423543772, math.inf, 0, 1.0507009873554805),
+    "gelu": (0, math.inf, 0, 1),
+    "gelu tanh": (0, math.inf, 0, 1),
+    "silu": (0, math.inf, 0, 1),
+    "mish": (0, math.inf, 0, 1),
+    "sigmoid": (0, 1, 0, 0),
+    "logsigmoid": (-math.inf, 0, 1, 0),
+    "tanh": (-1, 1, 0, 0),
+    "softplus": (0, math.inf, 0, 1),
+    "softplus 2": (0, math.inf, 0, 1),
+    "softsign": (-1, 1, 0, 0),
+    "hardtanh": (-1, 1, 0, 0),
+    "hardtanh 2": (-0.5, 2, 0, 0),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("name", CASES)
+def test_infinities_have_the_limits_as_values_and_slopes(name: str, dtype: Any) -> None:
+    """Nothing is computed as an infinity times 0; beyond the range of squares, too."""
+    low, high, slope_low, slope_high = LIMITS[name]
+    far = {np.float16: 3e4, np.float32: 1e30, np.float64: 1e200}[dtype]
+    for size in (math.inf, far):
+        x = Tensor(np.array([-size, size], dtype), requires_grad=True)
+        y = CASES[name][0](x)
+        values = [
+            v if abs(v) < math.inf else size * slope * math.copysign(1, v)
+            for v, slope in ((low, slope_low), (high, slope_high))
+        ]
+        np.testing.assert_allclose(y.data, np.array(values, dtype), rtol=2e-3, atol=1e-20)
+        (slope,) = grad([y], [x], [np.ones(2, dtype)], create_graph=True)
+        np.testing.assert_allclose(slope.data, [slope_low, slope_high], rtol=2e-3, atol=1e-20)
+        if slope.requires_grad:
+            (bend,) = grad([slope], [x], [np.ones(2, dtype)], allow_unused=True)
+            assert bend is None or not np.isnan(bend.data).any()
+
+
+def _slope_of_gelu_tanh(x: float) -> float:
+    twice, rise = (1 + 0.044715 * x * x) * x, 1 + 3 * 0.044715 * x * x
+    small = math.exp(2 * math.sqrt(2 / math.pi) * twice)  # x < 0
+    return small / (1 + small) + x * small / (1 + small) ** 2 * 2 * math.sqrt(2 / math.pi) * rise
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_slopes_do_not_cancel_far_to_the_left(dtype: Any) -> None:
+    x = -np.array([1e-3, 1.5, 3, 5, 8, 10, 12], dtype)
+    exact: dict[str, Callable[[float], float]] = {
+        "elu": math.exp,
+        "elu 0.5": lambda x: 0.5 * math.exp(x),
+        "selu": lambda x: 1.0507009873554805 * 1.6732632423543772 * math.exp(x),
+        "gelu": lambda x: (
+            math.erfc(-x / math.sqrt(2)) / 2 + x * math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+        ),
+        "gelu tanh": _slope_of_gelu_tanh,
+    }
+    for name, slope in exact.items():
+        t = Tensor(x[:4] if name == "gelu tanh" else x, requires_grad=True)
+        CASES[name][0](t).backward(np.ones_like(t.data))
+        found: Any = t.grad
+        expected = [slope(float(item)) for item in t.data]
+        tolerance = 1e-5 if dtype is np.float32 else 1e-11
+        np.testing.assert_allclose(found.data, expected, rtol=tolerance, err_msg=name)
+
+
+def test_elu_with_a_negative_alpha() -> None:
+    x = Tensor(np.array([-2.0, -0.5, 0.5]), requires_grad=True)
+    np.testing.assert_allclose(
+        F.elu(x, -1.5).data, [-1.5 * math.expm1(-2), -1.5 * math.expm1(-0.5), 0.5]
+    )
+    assert gradcheck(lambda x: F.elu(x, -1.5), [x])
+    assert gradgradcheck(lambda x: F.elu(x, -1.5), [x])
+
+
 def test_gelu_of_more_than_a_piece() -> None:
     x = np.random.default_rng(0).normal(size=(3, 10001))
     whole = F.gelu(x).data
@@ -147,5 +226,3 @@ def test_what_they_refuse() -> None:
         F.gelu(np.ones(2), "erf")
     with pytest.raises(ValueError, match="min_val must be less than max_val"):
         F.hardtanh(np.ones(2), 1.0, 1.0)
-    with pytest.raises(ValueError, match=r"alpha must not be negative, it is -1\.0"):
-        nn.ELU(-1.0)(np.ones(2))

@@ -137,6 +137,100 @@ def test_small_losses_of_logits_are_no_differences() -> None:
     np.testing.assert_allclose(losses.data, [np.log1p(np.exp(-20.0))] * 2, rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_losses_of_logits_and_their_slopes_do_not_cancel(dtype: Any) -> None:
+    """Also with `pos_weight`, and where a probability is certain."""
+    x = np.array([-40.0, -15.0, -1.0, 2.0, 15.0, 40.0], dtype)
+    wide = x.astype(np.float64)
+    small, share = np.log1p(np.exp(-np.abs(wide))), 1 / (1 + np.exp(-np.abs(wide)))
+    plus = np.where(x > 0, x + small, small)  # softplus(x); softplus(-x) is the other one
+    minus = np.where(x > 0, small, small - x)
+    rises = np.where(x > 0, share, np.exp(-np.abs(wide)) * share)  # sigmoid(x)
+    falls = np.where(x > 0, np.exp(-np.abs(wide)) * share, share)
+    for target in (0.0, 1.0, 0.25):
+        for factor in (None, 3.0, 0.0):
+            w = 1.0 if factor is None else factor
+            leaf = Tensor(x, requires_grad=True)
+            t = np.full(6, target, dtype)
+            how: Any = {"pos_weight": None if factor is None else np.full(6, factor)}
+            losses = F.binary_cross_entropy_with_logits(leaf, t, reduction="none", **how)
+            losses.sum().backward()
+            slope: Any = leaf.grad
+            tolerance = 2e-6 if dtype is np.float32 else 1e-14
+            exact = target * w * minus + (1 - target) * plus
+            np.testing.assert_allclose(losses.data, exact, rtol=tolerance)
+            exact = (1 - target) * rises - target * w * falls
+            np.testing.assert_allclose(slope.data, exact, rtol=10 * tolerance)
+
+
+def test_gradients_of_pos_weight_and_targets_of_logits() -> None:
+    x, t, w = (Tensor(a, requires_grad=True) for a in (normal(3, 2), probable(3, 2), probable(2)))
+
+    def loss(x: Any, t: Any, w: Any) -> Any:
+        return F.binary_cross_entropy_with_logits(x, t, pos_weight=w)
+
+    assert gradcheck(loss, [x, t, w])
+    check_second_along_a_line(loss, [x, t, w])
+
+
+def test_infinite_logits_of_certain_targets() -> None:
+    x = Tensor(np.array([np.inf, -np.inf, np.inf, -np.inf]), requires_grad=True)
+    t = np.array([1.0, 0.0, 0.0, 1.0])
+    for factor in (None, 3.0):
+        x.grad = None
+        how: Any = {"pos_weight": None if factor is None else np.full(4, factor)}
+        losses = F.binary_cross_entropy_with_logits(x, t, reduction="none", **how)
+        assert losses.data.tolist() == [0.0, 0.0, np.inf, np.inf]
+        losses.sum().backward()
+        found: Any = x.grad
+        assert found.data.tolist() == [0.0, 0.0, 1.0, -(factor or 1.0)]
+
+
+def test_a_weight_of_zero_hides_an_infinite_loss() -> None:
+    x = Tensor(np.array([np.inf, 0.0]), requires_grad=True)
+    loss = F.binary_cross_entropy_with_logits(x, np.zeros(2), np.array([0.0, 1.0]), reduction="sum")
+    loss.backward()
+    found: Any = x.grad
+    assert loss.item() == pytest.approx(np.log(2))
+    assert found.data.tolist() == [0.0, 0.5]
+    logits = np.array([[0.0, -np.inf], [0.0, 0.0]])
+    labels, weight = np.array([1, 0]), np.array([1.0, 0.0])
+    loss = F.cross_entropy(logits, labels, weight)
+    assert loss.item() == pytest.approx(np.log(2))
+    assert F.nll_loss(logits, labels, weight).item() == 0.0
+
+
+def test_a_class_that_is_masked_counts_nothing_if_its_probability_is_zero() -> None:
+    x = Tensor(np.array([[0.0, -np.inf, np.log(3.0)]]), requires_grad=True)
+    t = Tensor(np.array([[0.25, 0.0, 0.75]]), requires_grad=True)
+    loss = F.cross_entropy(x, t)
+    assert loss.item() == pytest.approx(-0.25 * np.log(0.25) - 0.75 * np.log(0.75))
+    loss.backward()
+    of_x, of_t = (leaf.grad for leaf in (x, t))
+    assert of_x is not None
+    assert of_t is not None
+    np.testing.assert_allclose(of_x.data, np.zeros((1, 3)), atol=1e-15)
+    np.testing.assert_allclose(of_t.data, [[np.log(4), 0.0, np.log(4 / 3)]])
+
+
+@pytest.mark.parametrize("log_target", [False, True])
+def test_kl_div_at_a_target_of_zero(log_target: bool) -> None:
+    """It is 0 there, whatever the other probability is, and has slopes of 0."""
+    with np.errstate(divide="ignore"):
+        given = np.log([0.0, 0.0, 0.25]) if log_target else np.array([0.0, 0.0, 0.25])
+    x = Tensor(np.array([-np.inf, -1.0, -1.0]), requires_grad=True)
+    t = Tensor(given, requires_grad=True)
+    losses = F.kl_div(x, t, reduction="none", log_target=log_target)
+    np.testing.assert_allclose(losses.data, [0.0, 0.0, 0.25 * (np.log(0.25) + 1)])
+    losses.sum().backward()
+    of_x, of_t = (leaf.grad for leaf in (x, t))
+    assert of_x is not None
+    assert of_t is not None
+    np.testing.assert_array_equal(of_x.data, [0.0, 0.0, -0.25])
+    last = np.log(0.25) + 2
+    np.testing.assert_allclose(of_t.data, [0.0, 0.0, last / 4 if log_target else last])
+
+
 def test_kl_div_of_nothing_and_by_batch() -> None:
     t = np.array([[0.0, 1.0], [0.5, 0.5]])
     x = np.log(np.array([[0.25, 0.75], [0.5, 0.5]]))

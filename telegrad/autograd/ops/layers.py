@@ -14,11 +14,21 @@ from typing import Any, Final
 import numpy as np
 
 from telegrad import kernels
-from telegrad.arrays import array_beside, computing_dtype, namespace
+from telegrad.arrays import array_beside, computing_dtype, is_floating, namespace
 from telegrad.autograd.differentiate import grad
 from telegrad.autograd.extend import Operation, primitive
 from telegrad.autograd.graph.grad_mode import enable_grad
-from telegrad.autograd.ops.elementwise import clip, exp, log, maximum, sigmoid, sqrt, tanh, where
+from telegrad.autograd.ops.elementwise import (
+    absolute,
+    clip,
+    exp,
+    log,
+    maximum,
+    sigmoid,
+    sqrt,
+    tanh,
+    where,
+)
 from telegrad.autograd.ops.reduction import reduce_sum
 from telegrad.autograd.ops.shape import reshape, scatter
 from telegrad.autograd.tensor.row_sparse import RowSparse
@@ -28,6 +38,7 @@ from telegrad.types import Array, Shape
 _PEAK: Final = 1 / math.sqrt(2 * math.pi)
 _SCALE: Final = math.sqrt(2 / math.pi)
 _CUBE: Final = 0.044715
+_FAR: Final = 1000.0  # tails are 0 there, and infinities would make NaN of them
 
 
 def _elu(a: Any, *, alpha: float = 1.0, scale: float = 1.0) -> Any:
@@ -46,17 +57,47 @@ def _silu(a: Any) -> Array:
     xp = namespace(a)
     made: Any = xp.asarray(xp.exp(-xp.abs(a)))
     made += 1
-    xp.divide(a, made, out=made)
+    xp.divide(xp.maximum(a, -_FAR), made, out=made)
     made *= xp.exp(xp.minimum(a, 0))
     return made  # type: ignore[no-any-return]
 
 
-def _silu_slope(s: Any, a: Any) -> Any:
-    return s * (1 + a * (1 - s))
+def _silu_slope(a: Any) -> Any:
+    near = clip(a, low=-_FAR, high=_FAR)
+    share = sigmoid(near)
+    return share * (1 + near * (1 - share))
+
+
+def _softsign(a: Any) -> Any:
+    xp = namespace(a)
+    if is_floating(a.dtype):  # an infinity becomes the largest number
+        kind = a.dtype.type
+        most = np.nextafter(kind(np.inf), kind(0))
+        a = xp.minimum(xp.maximum(a, -most), most)
+    return a / (xp.abs(a) + 1)
+
+
+def _softsign_slope(g: Any, a: Any) -> Any:
+    size = absolute(a) + 1
+    return g / size / size  # a square could overflow
+
+
+def _mish(a: Any) -> Any:
+    xp = namespace(a)
+    made: Any = xp.tanh(_softplus(a))
+    made *= xp.maximum(a, -_FAR)
+    return made
+
+
+def _mish_slope(a: Any) -> Any:
+    near = clip(a, low=-_FAR, high=_FAR)
+    gate = tanh(softplus(near))
+    return gate + near * (1 - gate * gate) * sigmoid(near)
 
 
 def _bend(x: Any, approximate: str) -> Any:
     """Returns the second derivative of GELU."""
+    x = clip(x, low=-20.0, high=20.0)  # beyond it is 0, and float16 has no larger cubes
     square = x * x
     if approximate != "tanh":
         return exp(square * -0.5) * (2 - square) * _PEAK
@@ -85,13 +126,16 @@ leaky_relu   = primitive(
     options={"slope": 0.01}, a=lambda g, a, slope: where(a > 0, g, g * slope))
 elu          = primitive(
     "elu", _elu, "a", options={"alpha": 1.0, "scale": 1.0},
-    a=lambda g, y, alpha, scale: where(y > 0, g * scale, g * (y + alpha * scale)))
+    a=lambda g, a, alpha, scale:
+        g * where(a > 0, scale, alpha * scale * exp(where(a > 0, 0.0, a))))
 hardtanh     = primitive(
     "hardtanh", lambda a, *, low=-1.0, high=1.0: namespace(a).clip(a, low, high), "a",
     options={"low": -1.0, "high": 1.0}, a=lambda g, a, low, high: g * ((a > low) & (a < high)))
 softplus     = primitive("softplus",     _softplus,     "a", a=lambda g, a: g * sigmoid(a))
 silu         = primitive("silu", _silu, "a",
-                         a=lambda g, a: g * _silu_slope(sigmoid(a), a))
+                         a=lambda g, a: g * _silu_slope(a))
+mish         = primitive("mish", _mish, "a", a=lambda g, a: g * _mish_slope(a))
+softsign     = primitive("softsign", _softsign, "a", a=_softsign_slope)
 gelu         = primitive("gelu", kernels.gelu, "x", options=_FORM,
                          x=lambda g, x, approximate: gelu_slope(g, x, approximate=approximate))
 gelu_slope: Operation = primitive(
@@ -183,11 +227,30 @@ def _log_odds(p: Any) -> Any:
     return log(maximum(p, least)) - log(maximum(1 - p, least))
 
 
-def _of_logits(x: Any, t: Any) -> Array:
-    # max(x, 0) - x t + log(1 + exp(-|x|)) never overflows, and small losses do not cancel.
+def _of_logits(x: Any, t: Any, w: Any) -> Array:
+    # t w softplus(-x) + (1 - t) softplus(x), where softplus(x) is log(1 + exp(-|x|)) + max(x, 0).
+    # It never overflows, small losses do not cancel, and an infinite x times 0 is 0.
     xp = namespace(x, t)
-    losses: Array = xp.log1p(xp.exp(-xp.abs(x))) + (xp.maximum(x, 0) - x * t)
+    yes, no = (t if w is None else t * w), 1 - t
+    size, wrong = xp.abs(x), xp.where(x < 0, yes, no)
+    rest = xp.log1p(xp.exp(-size))
+    losses: Array = xp.where(wrong == 0, 0, size) * wrong
+    losses += rest if w is None else rest * (yes + no)
     return losses
+
+
+def _of_logit(g: Any, x: Any, t: Any, w: Any) -> Any:
+    # Not sigmoid(x) - t, whose small values cancel.
+    yes = t if w is None else t * w
+    return g * ((1 - t) * sigmoid(x) - yes * sigmoid(-x))
+
+
+def _of_target(g: Any, x: Any, w: Any) -> Any:
+    return -g * x if w is None else g * (w * softplus(-x) - softplus(x))
+
+
+def _of_positive(g: Any, x: Any, t: Any) -> Any:
+    return g * (t * where(t == 0, 0.0, softplus(-x)))
 
 
 def _huber(z: Any, *, delta: float = 1.0) -> Array:
@@ -214,8 +277,8 @@ binary_cross_entropy = primitive(
     "binary_cross_entropy", _binary_cross_entropy, "p t",
     p=lambda g, p, t: g * (p - t) / maximum(p * (1 - p), _least(_LEAST_VARIANCE, p)),
     t=lambda g, p: -g * _log_odds(p))
-cross_entropy_of_logits = primitive("binary_cross_entropy_with_logits", _of_logits, "x t",
-                                    x=lambda g, x, t: g * (sigmoid(x) - t), t=lambda g, x: -g * x)
+cross_entropy_of_logits = primitive("binary_cross_entropy_with_logits", _of_logits, "x t w",
+                                    x=_of_logit, t=_of_target, w=_of_positive)
 huber                = primitive("huber", _huber, "z", options={"delta": 1.0},
                                  z=lambda g, z, delta: g * clip(z, low=-delta, high=delta))
 # The values `a[..., label]` along the last axis.

@@ -38,12 +38,17 @@ __device__ inline Real sigmoid(Real x) {
     return (x < 0 ? small : Real(1)) / (1 + small);
 }
 
+// Tails are 0 at 1000. Beyond, an infinity times a tail of 0 would be NaN.
+__device__ inline Real above(Real x) { return x < -1000 ? Real(-1000) : x; }
+__device__ inline Real near(Real x) { return x > 1000 ? Real(1000) : above(x); }
+
 __device__ inline Real value(Real x) {
-    if (FORM >= 2) return sigmoid(x) * (FORM == 2 ? x : Real(1));
-    return x * (FORM == 1 ? Gate(x).value : Normal<ITEM>::below(x));
+    if (FORM >= 2) return sigmoid(x) * (FORM == 2 ? above(x) : Real(1));
+    return above(x) * (FORM == 1 ? Gate(near(x)).value : Normal<ITEM>::below(x));
 }
 
-__device__ inline Real slope(Real x) {
+__device__ inline Real slope(Real wide) {
+    const Real x = near(wide);
     if (FORM >= 2) {
         const Real share = sigmoid(x), rise = share * sigmoid(-x);
         return FORM == 2 ? share + x * rise : rise;
