@@ -164,6 +164,63 @@ def test_logsumexp_with_signs() -> None:
         assert gradgradcheck(call, [x, weights])
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "shares"),
+    [
+        ([np.inf, 1.0], None, [1.0, 0.0]),
+        ([np.inf, -np.inf, np.inf], None, [0.5, 0.0, 0.5]),
+        ([-np.inf, -np.inf], None, [0.0, 0.0]),
+        ([-np.inf, 1.0], None, [0.0, 1.0]),
+        ([1.0, 2.0], 0.0, [0.0, 0.0]),
+        ([np.inf, 1.0], [0.0, 2.0], [0.0, 1.0]),
+        ([np.nan, 1.0], [0.0, 2.0], [0.0, 1.0]),
+        ([1e4, 1.0], [0.0, 2.0], [0.0, 1.0]),
+        ([np.inf, np.inf, 1.0], [3.0, 1.0, 1.0], [0.75, 0.25, 0.0]),
+    ],
+)
+def test_shares_of_items_that_are_infinite_or_masked(a: Any, b: Any, shares: Any) -> None:
+    for keepdims in (False, True):
+        x = tensor(np.array([a, a]), requires_grad=True)
+        y = ours.logsumexp(x, axis=1, b=b, keepdims=keepdims)
+        (slope,) = grad([y], [x], [np.full(y.shape, 2.0)], create_graph=True)
+        np.testing.assert_allclose(slope.data, 2 * np.array([shares, shares]))
+    plain = tensor(np.array(a), requires_grad=True)
+    ours.logsumexp(plain, b=b).backward()
+    assert plain.grad is not None
+    np.testing.assert_allclose(plain.grad.data, shares)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_slopes_that_are_small_beside_the_values(dtype: Any) -> None:
+    """Computed from the values they would cancel."""
+    far = np.array([9.0, 11.0, 30.0, 700.0, 1e4, np.inf], dtype)
+    u = 0.5 / far.astype(np.longdouble) ** 2
+    series = [
+        sum(np.prod(range(1, 2 * k, 2), dtype=np.longdouble) * (s * u) ** k for k in range(1, 30))
+        for s in (-1, 1)
+    ]
+    x = np.array([-100.0, -40.0, -15.0, -1.0], dtype)
+    cases: list[tuple[Any, Any, Any]] = [
+        (ours.erfcx, far, 2 / np.sqrt(np.pi) * series[0]),
+        (ours.dawsn, far, -series[1]),
+        (ours.dawsn, -far, -series[1]),
+        (ours.expm1, x, np.exp(x)),
+        (np.expm1, x, np.exp(x)),
+        (
+            ours.expit,
+            -x,
+            np.exp(x.astype(np.longdouble)) / (1 + np.exp(x.astype(np.longdouble))) ** 2,
+        ),
+    ]
+    for function, at, exact in cases:
+        t = tensor(at, requires_grad=True)
+        (slope,) = grad([function(t)], [t], [np.ones_like(at)], create_graph=True)
+        tolerance = 3e-5 if dtype is np.float32 else 1e-12
+        np.testing.assert_allclose(slope.data, exact.astype(dtype), rtol=tolerance, atol=1e-40)
+        (bend,) = grad([slope], [t], [np.ones_like(at)])
+        assert np.isfinite(bend.data).all()
+
+
 def test_logsumexp_does_not_overflow() -> None:
     a = np.array([[1000.0, 999.0], [-np.inf, 3.0], [-np.inf, -np.inf]])
     x = tensor(a, requires_grad=True)

@@ -31,7 +31,7 @@ def _sign(x: Any) -> Array:
 
 def _of_sign(g: Any, x: Any, y: Any) -> Any:
     if x.dtype.kind != "c":
-        return g * 0
+        return np.zeros_like(g)
     # z / |z| only rotates: only the part of a change of z that is perpendicular to z counts. At 0
     # the gradient is 0.
     across = conjugate(y) * g
@@ -50,7 +50,7 @@ absolute   = numpy_function(np.absolute,   "x", complex_rule="own", x=lambda g, 
 square     = numpy_function(np.square,     "x", complex_rule=_H, x=lambda g, x: g * (2 * x))
 sqrt       = numpy_function(np.sqrt,       "x", complex_rule=_H, x=lambda g, y: g * 0.5 / y)
 exp        = numpy_function(np.exp,        "x", complex_rule=_H, x=lambda g, y: g * y)
-expm1      = numpy_function(np.expm1,      "x", complex_rule=_H, x=lambda g, y: g * (y + 1))
+expm1      = numpy_function(np.expm1,      "x", complex_rule=_H, x=lambda g, x: g * exp(x))
 log        = numpy_function(np.log,        "x", complex_rule=_H, x=lambda g, x: g / x)
 log1p      = numpy_function(np.log1p,      "x", complex_rule=_H, x=lambda g, x: g / (x + 1))
 sin        = numpy_function(np.sin,        "x", complex_rule=_H, x=lambda g, x: g * cos(x))

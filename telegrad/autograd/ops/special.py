@@ -22,6 +22,7 @@ from telegrad.autograd.ops.elementwise import exp, log, sign
 from telegrad.autograd.ops.reduction import log_softmax as log_softmax_of_last
 from telegrad.autograd.ops.reduction import softmax as softmax_of_last
 from telegrad.autograd.ops.shape import kept
+from telegrad.autograd.tensor.tensor import array_of
 
 _ROOT_PI: Final = math.sqrt(math.pi)
 _ROOT_2PI: Final = math.sqrt(2 * math.pi)
@@ -85,6 +86,26 @@ def _share(x1: Any, x2: Any) -> Any:
     return x1 / np.where(x1 == 0, 1.0, x2)
 
 
+# 1, 1 * 3, 1 * 3 * 5, ...
+_ODD: Final = [math.prod(range(1, 2 * k, 2)) for k in range(1, 13)]
+
+
+def _beyond_one(x: Any, y: Any, factor: float, far: Any, sign: float) -> Any:
+    """Returns `factor * x * y - 1`, where `y` is nearly 1 / (factor * x) if x is large.
+
+    Where `far` is true the difference cancels, and this is the sum of 1 * 3 * ... (2k - 1) *
+    (sign / (2 x^2))^k. At x = 10 the first term that is left out is 1e-15 of it.
+    """
+    if x.dtype.kind == "c":
+        return factor * x * y - 1
+    inverse = 1.0 / np.where(far, x, 10.0)
+    part = 0.5 * sign * inverse * inverse
+    total: Any = 0.0
+    for number in reversed(_ODD):
+        total = (total + number) * part
+    return np.where(far, total, factor * np.where(far, 0.0, x) * y - 1)
+
+
 def _log_ndtr_slope(x: Any, y: Any) -> Any:
     # exp(-x^2 / 2 - y) / sqrt(2 pi). Far to the left, -x^2 / 2 and y are large and almost equal, so
     # the left half uses erfcx(-x / sqrt(2)), which is the ratio of the two exponentials.
@@ -100,20 +121,22 @@ erf       = _ufunc("erf", "x", complex_rule=_H,
 erfc      = _ufunc("erfc", "x", complex_rule=_H,
                    x=lambda g, x: g * (-2 / _ROOT_PI * exp(-x * x)))
 erfcx     = _ufunc("erfcx", "x", complex_rule=_H,
-                   x=lambda g, x, y: g * (2 * x * y - 2 / _ROOT_PI))
+                   x=lambda g, x, y:
+                       g * (2 / _ROOT_PI * _beyond_one(x, y, _ROOT_PI, x > 10, -1.0)))
 erfinv    = _ufunc("erfinv",    "x", x=lambda g, y: g * (_ROOT_PI / 2 * exp(y * y)))
 erfcinv   = _ufunc("erfcinv",   "x", x=lambda g, y: g * (-_ROOT_PI / 2 * exp(y * y)))
-dawsn     = _ufunc("dawsn",     "x", complex_rule=_H, x=lambda g, x, y: g * (1 - 2 * x * y))
+dawsn     = _ufunc("dawsn", "x", complex_rule=_H,
+                   x=lambda g, x, y: -g * _beyond_one(x, y, 2.0, abs(x) > 10, 1.0))
 ndtr      = _ufunc("ndtr", "x", complex_rule=_H,
                    x=lambda g, x: g * exp(-x * x / 2) / _ROOT_2PI)
 log_ndtr  = _ufunc("log_ndtr",  "x", complex_rule=_H, x=lambda g, x, y: g * _log_ndtr_slope(x, y))
 ndtri     = _ufunc("ndtri",     "x", x=lambda g, y: g * (_ROOT_2PI * exp(y * y / 2)))
 
-expit: Operation = _ufunc("expit",     "x", x=lambda g, y: g * (y * (1 - y)))
+expit: Operation = _ufunc("expit",     "x", x=lambda g, x, y: g * (y * expit(-x)))
 logit     = _ufunc("logit",     "x", x=lambda g, x: g / (x * (1 - x)))
 log_expit = _ufunc("log_expit", "x", x=lambda g, x: g * expit(-x))
 log1p     = _ufunc("log1p",     "x", complex_rule=_H, x=lambda g, x: g / (1 + x))
-expm1     = _ufunc("expm1",     "x", complex_rule=_H, x=lambda g, y: g * (y + 1))
+expm1     = _ufunc("expm1",     "x", complex_rule=_H, x=lambda g, x: g * exp(x))
 exp2      = _ufunc("exp2",      "x", x=lambda g, y: g * (_LN2 * y))
 exp10     = _ufunc("exp10",     "x", x=lambda g, y: g * (_LN10 * y))
 cbrt      = _ufunc("cbrt",      "x", x=lambda g, y: g / (3 * y * y))
@@ -171,19 +194,38 @@ y1: Operation = _ufunc("y1",  "x", x=lambda g, x, y: g * (y0(x) - y / x))
 # fmt: on
 
 
-def _shares(g: Any, y: Any, s: Any, a: Any, axis: Any) -> Any:
-    """Returns the gradient of `b`: exp(a) divided by the sum, with the sum's sign, times `g`."""
-    return None if g[0] is None else _by_shares(g[0] * s, y, a, axis)
-
-
 def _by_shares(g: Any, y: Any, a: Any, axis: Any) -> Any:
-    shifted = exp(a - kept(np.where(y == -np.inf, 0.0, y), a.shape, axis))
-    return kept(g, a.shape, axis) * shifted
+    return kept(g, a.shape, axis) * _share_of_sum(y, a, None, axis)
+
+
+def _of_b(g: Any, y: Any, s: Any, a: Any, b: Any, axis: Any) -> Any:
+    if g[0] is None:
+        return None
+    return kept(g[0] * s, a.shape, axis) * _share_of_sum(y, a, b, axis)
 
 
 def _of_a(g: Any, y: Any, s: Any, a: Any, b: Any, axis: Any) -> Any:
-    shares = _shares(g, y, s, a, axis)
-    return shares if shares is None or b is None else shares * b
+    if g[0] is None:
+        return None
+    counted = a if b is None else np.where(b == 0, -np.inf, a)
+    shares = kept(g[0] * s, counted.shape, axis) * _share_of_sum(y, counted, b, axis)
+    return shares if b is None else shares * b
+
+
+def _share_of_sum(y: Any, a: Any, b: Any, axis: Any) -> Any:
+    """Returns exp(a) / sum(b exp(a)), without its sign, from `y`, the logarithm of the sum.
+
+    Of a sum that is infinite, only its infinite items have a share, each by its `b`.
+    """
+    whole, found = kept(y, a.shape, axis), array_of(y)
+    if namespace(found) is np and np.isfinite(found).all():  # a GPU would have to be waited for
+        return exp(a - whole)
+    lost, infinite = abs(whole) == np.inf, whole == np.inf
+    shares = exp(np.where(lost & (a == np.inf), 0.0, a) - np.where(lost, 0.0, whole))
+    winners = infinite & (a == np.inf)
+    weights = np.where(winners, 1.0 if b is None else b, 0.0)
+    total = abs(np.sum(weights, axis=axis, keepdims=True))
+    return np.where(infinite, winners / np.where(total == 0, 1.0, total), shares)
 
 
 def _of_finite(a: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
@@ -210,7 +252,7 @@ def _signed(a: Any, **options: Any) -> Any:
 signed_logsumexp = primitive(
     "logsumexp", _signed, "a", arrays="b", options={"axis": None, "keepdims": False}, outputs="y s",
     a=_of_a,
-    b=_shares)
+    b=_of_b)
 logsumexp = primitive("logsumexp", _of_finite, "a", options={"axis": None, "keepdims": False},
                       kernels={"cupy": special_twin("logsumexp")}, a=_by_shares)
 # fmt: on

@@ -106,8 +106,13 @@ def _of_sums(g: Any) -> Any:
     return _turned(cumsum(_turned(g), axis=-1, dtype=computing_dtype(g.dtype)))
 
 
+def _divides(y: Any) -> bool:
+    """Tells whether products divided by their factors are the products of the other factors."""
+    return bool(((y != 0) & np.isfinite(y)).all())
+
+
 def _of_products(g: Any, a: Any, y: Any) -> Any:
-    if (y == 0).any():
+    if not _divides(y):
         return _upstream(g, a) * _later(y, 1.0)
     return _of_sums(g * y) / a
 
@@ -182,7 +187,7 @@ def _of_deviation(g: Any, y: Any, a: Any, axis: Any, where: Any, ddof: Any, corr
 def _of_product(g: Any, y: Any, a: Any, axis: Any, where: Any, initial: Any) -> Any:
     if where is not None:
         a = choose(where, a, 1.0)
-    if not (y == 0).any():
+    if _divides(y):
         return masked(spread(g * y, a.shape, axis) / a, where)
     if initial is not None:
         g = g * initial

@@ -26,9 +26,14 @@ def _sinc_slope(x: Any) -> Any:
     # (cos(pi x) - sinc(x)) / x; near 0, where the difference cancels, its series.
     size = abs(x)
     near = size < float(np.spacing(size.dtype.type(1))) ** (1 / 6)
-    away = np.where(near, 1.0, x)
-    series = x * (x * x * (np.pi**4 / 30) - np.pi**2 / 3)
+    away, small = np.where(near, 1.0, x), np.where(near, x, 0.0)
+    series = small * (small * small * (np.pi**4 / 30) - np.pi**2 / 3)
     return np.where(near, series, (np.cos(np.pi * away) - np.sinc(away)) / away)
+
+
+def _root(x: Any) -> Any:
+    """Returns sqrt(x^2 + 1); of real numbers without the square, which overflows."""
+    return sqrt(x * x + 1) if x.dtype.kind == "c" else np.hypot(x, 1.0)
 
 
 # fmt: off
@@ -45,7 +50,7 @@ arccos     = numpy_function(np.arccos, "x", complex_rule=_H,
 arctan     = numpy_function(np.arctan,     "x", complex_rule=_H, x=lambda g, x: g / (1 + x * x))
 sinh       = numpy_function(np.sinh,       "x", complex_rule=_H, x=lambda g, x: g * cosh(x))
 cosh: Operation = numpy_function(np.cosh, "x", complex_rule=_H, x=lambda g, x: g * sinh(x))
-arcsinh    = numpy_function(np.arcsinh,    "x", complex_rule=_H, x=lambda g, x: g / sqrt(x * x + 1))
+arcsinh    = numpy_function(np.arcsinh,    "x", complex_rule=_H, x=lambda g, x: g / _root(x))
 arccosh    = numpy_function(np.arccosh, "x", complex_rule=_H,
                             x=lambda g, x: g / (sqrt(x - 1) * sqrt(x + 1)))
 arctanh    = numpy_function(np.arctanh,    "x", complex_rule=_H, x=lambda g, x: g / (1 - x * x))
@@ -117,9 +122,9 @@ logaddexp2   = numpy_function(np.logaddexp2, "x1 x2",
                               x2=lambda g, y, x1, x2: g * sigmoid(_LN2 * _lead(x2, x1, y)))
 copysign     = numpy_function(np.copysign, "x1 x2",
                               x1=lambda g, y, x1: g * (np.sign(y) * np.sign(x1)),
-                              x2=lambda g: g * 0)
+                              x2=lambda g: np.zeros_like(g))
 heaviside    = numpy_function(np.heaviside, "x1 x2",
-                              x1=lambda g: g * 0,
+                              x1=lambda g: np.zeros_like(g),
                               x2=lambda g, x1: where(x1 == 0, g, 0.0))
 ldexp        = numpy_function(np.ldexp,        "x1 x2", x1=lambda g, x2: np.ldexp(g, x2))
 modf         = numpy_function(np.modf,         "x", outputs="fraction whole", x=lambda g: g[0])
@@ -138,7 +143,7 @@ divmod_      = numpy_function(np.divmod, "x1 x2", outputs="quotient remainder",
 def _of_angle(g: Any, z: Any, deg: bool) -> Any:
     # The angle grows across z, more slowly farther out. It jumps at 0, where the gradient is 0.
     if z.dtype.kind != "c":
-        return g * 0
+        return np.zeros_like(g)
     across = where(z == 0, 0.0, 1j / np.conjugate(where(z == 0, 1.0, z)))
     return g * across * (180.0 / np.pi) if deg else g * across
 
@@ -195,8 +200,8 @@ def _slope(x: Any, *, order: int = 1) -> Array:
     exact = xp.asarray(x, dtype=np.result_type(x.dtype, np.float64))
     total = xp.zeros_like(exact)
     for cosine in _COSINES.tolist():
-        up, down = xp.exp(exact * cosine), xp.exp(exact * -cosine)
-        total += cosine**order * (up + down if order % 2 == 0 else up - down)
+        pair = xp.cosh if order % 2 == 0 else xp.sinh  # exp(x cos(t)) from both halves
+        total += 2 * cosine**order * pair(exact * cosine)
     slope: Array = (total / 128).astype(x.dtype)
     return slope
 
