@@ -128,9 +128,13 @@ class Deadlines:
                     entry.callback = None
                 else:
                     self._cancelled = max(0, self._cancelled - 1)
-        for callback in due:
-            try:
-                callback()
-            except Exception:  # the top of the heap's task: one bad callback stops no other
-                _logger.exception("a deadline's callback failed")
-        self._arm()
+        try:
+            for callback in due:
+                try:
+                    callback()
+                # The top of the heap's task: one bad callback stops no other, nor does a
+                # cancellation that it lets through.
+                except (Exception, asyncio.CancelledError):
+                    _logger.exception("a deadline's callback failed")
+        finally:  # else no later moment would come
+            self._arm()
