@@ -351,10 +351,13 @@ class Reducer:
                 )
             self._take_change(found)
             self._refuse_recorded(target)
-            reduction = Reduction(self, target, self.passes + 1, self.turns)
+            turns = self.turns
+            reduction = Reduction(self, target, self.passes + 1, turns)
             target.at_end(reduction)
             self.passes += 1
             self._active = (target, reduction)
+        if turns is not None:
+            reduction.start_turn(turns)  # an operation, which nobody starts inside a lock
         return reduction
 
     def _refuse_recorded(self, target: GradientTarget) -> None:
@@ -432,11 +435,11 @@ class Reduction(PassEnd):
         self._done: Future[None] = new_future(
             reducer.group.submit, f"DistributedDataParallel backward {number}"
         )
-        if turns is not None:
-            self._unfinished += 1
-            self._when_done(turns.start(Turn.BACKWARD), partial(self._take_turn, turns))
-        if reducer.change is not None:
-            self._unfinished += 1
+        self._unfinished += (turns is not None) + (reducer.change is not None)
+
+    def start_turn(self, turns: Turns) -> None:
+        """Announces the pass; called once, before any gradient."""
+        self._when_done(turns.start(Turn.BACKWARD), partial(self._take_turn, turns))
 
     def arrived(self, i: int) -> None:
         """Counts a gradient; starts the reduction of each bucket whose turn it is."""
