@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import datetime as dt
 import sys
 import types
@@ -89,6 +90,20 @@ def test_a_module_that_loads_itself_is_left_alone() -> None:
     RAN[:] = [
         each for each in RAN if each != "Lazy.__spec__"
     ]  # sys.modules' own, when it is removed
+
+
+def test_no_class_is_asked_whether_it_is_a_named_tuple() -> None:
+    """A class with a private name may be named there: each of these is, and runs nothing."""
+    built = []
+    for name, value in vars(code).items():
+        if not issubclass(type(value), type):
+            continue
+        for names in ([], ["value"], ["value", "x"]):
+            tree = [MARKERS[Tag.STRUCT], f"{HERE}:{name}", min(1, len(names)), names, *names]
+            with contextlib.suppress(DecodeError):
+                decode(msgpack.packb(tree))
+                built.append(name)
+    assert {"OwnTuple", "Answering"} <= set(built) <= {"OwnTuple", "Answering", "Marked", "Pair"}
 
 
 def test_no_module_is_asked_for_what_it_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
