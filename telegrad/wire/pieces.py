@@ -9,6 +9,8 @@ because a receiver reports its progress by the number of chunks, and a MiB may t
 
 from __future__ import annotations
 
+import os
+import resource
 import struct
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +31,11 @@ BufferMemory: TypeAlias = Callable[[str, int], memoryview | None]
 
 _HEADER: Final = struct.Struct(">QQIQ")
 CHUNK_HEADER_BYTES: Final = _HEADER.size
+
+
+@final
+class OutOfMemoryError(DecodeError):
+    """There is no memory here for a part; the peer that sends it has done nothing wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +212,8 @@ class Assembly:
         """Returns the memory for the bytes of a piece; None if they are already there, or lent.
 
         Raises:
-            DecodeError: The piece fits no part, or there is no memory for its part.
+            DecodeError: The piece fits no part.
+            OutOfMemoryError: There is no memory for its part.
         """
         part = self._parts.get(piece.part)
         if part is None:
@@ -267,7 +275,13 @@ class Assembly:
             # np.empty touches no page before its bytes arrive; bytearray(n) would
             return np.empty(size, np.uint8).data
         except MemoryError as error:
-            raise self._error(piece, f"no memory for {size} bytes") from error
+            limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+            limited = limit != resource.RLIM_INFINITY
+            told = f" (`ulimit -v` allows it {limit >> 20} MiB)" if limited else ""
+            raise OutOfMemoryError(
+                f"the receiver, process {os.getpid()}, has no memory for {size} bytes of "
+                f"{self.envelope.kind}{told}; send smaller arrays, or give it more memory"
+            ) from error
 
     def _error(self, piece: Span, why: str) -> DecodeError:
         where = f"bytes {piece.offset} to {piece.offset + piece.size} of part {piece.part}"

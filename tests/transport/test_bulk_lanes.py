@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
+import resource
 import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -22,7 +25,15 @@ from telegrad.transport.channels.lanes import LANES, RETRY_SECONDS
 from telegrad.transport.channels.pace import Pace
 from telegrad.transport.session.carriers import LEAST_PATIENCE
 from telegrad.types import WorkerInfo
-from telegrad.wire import BLOCK_BYTES, CHUNK_HEADER_BYTES, Assembly, Buffer, Envelope, copy_of
+from telegrad.wire import (
+    BLOCK_BYTES,
+    CHUNK_HEADER_BYTES,
+    Assembly,
+    Buffer,
+    Envelope,
+    copy_of,
+    pieces,
+)
 from tests.repeated import TRANSPORTS
 from tests.transport.taps import Tap, tapped_pair
 from tests.transport.workers import (
@@ -489,3 +500,28 @@ def test_what_cannot_be_put_together_for_lack_of_memory_loses_the_peer(
     assert "fenced" in alice.recorder.wait_lost().reason
     with pytest.raises(ConnectionError):
         bob.exchange.post(WorkerInfo("alice", 0, 1), Envelope("test.message"))
+
+
+def no_memory(*_: object) -> NoReturn:
+    raise MemoryError
+
+
+def test_a_receiver_without_memory_says_so_and_blames_nobody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Under `ulimit -v` each rank told the other that it had broken the protocol."""
+    with floor_of("grpc") as floor:
+        alice, bob = floor.worker("alice"), floor.worker("bob")
+        alice.knows(bob)
+        bob.exchange.connect(alice.info, alice.endpoints)
+        alice.send(bob, 0)
+        monkeypatch.setattr(pieces, "np", SimpleNamespace(empty=no_memory, uint8=np.uint8))
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (2**30, 2**30))
+        alice.post(bob, 1, buffers=[pattern(16 * MIB)])
+        told = f"process {os.getpid()}, has no memory for {16 * MIB} bytes of "
+        for worker in (alice, bob):
+            reason = worker.recorder.wait_lost().reason
+            assert told in reason
+            assert "`ulimit -v` allows it 1024 MiB" in reason
+            assert "protocol" not in reason
+    assert "cut_off" not in caplog.text
