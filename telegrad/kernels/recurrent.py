@@ -151,12 +151,16 @@ def recurrence_backward(
         for k in range(1, len(inner)):
             of_x += flat[k] @ inner[k]
         of_x = of_x.reshape(x.shape)
-    wide = computing_dtype(flat.dtype)
-    b_ih = flat.sum(axis=1, dtype=wide).ravel()
-    b_hh = b_ih if of_state is of_input else of_state.sum(axis=(1, 2), dtype=wide).ravel()
+    b_ih = _bias(flat, (1,))
+    b_hh = b_ih if of_state is of_input else _bias(of_state, (1, 2))
     of_weights: Any = flat.swapaxes(1, 2) @ _rows(x)
     matrices = (of_weights.reshape(weights[0].shape), hidden_weights.reshape(weights[1].shape))
     return of_x, of_first, (*matrices, b_ih, b_hh)
+
+
+def _bias(a: Any, axes: tuple[int, ...]) -> Any:
+    total: Any = a.sum(axis=axes, dtype=computing_dtype(a.dtype))
+    return total.ravel().astype(a.dtype, copy=False)
 
 
 def _rows(a: Array) -> Any:
