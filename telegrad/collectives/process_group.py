@@ -52,6 +52,7 @@ from telegrad.critical import critical
 from telegrad.errors import (
     AgentForkedError,
     CollectiveMismatchError,
+    DecodeError,
     NotInitializedError,
     UnknownWorkerError,
     WorkerLostError,
@@ -534,9 +535,16 @@ class ProcessGroup:
             _perform(actions)
 
     def collect(self) -> None:
-        """Delivers the messages for this member that lie in memory."""
+        """Delivers the messages for this member that lie in memory; other bytes end the group."""
         for source, packed in self.sharing.queues.take():
-            self.deliver(source, PUSH, *OperationMessage.unpack(packed))
+            try:
+                if isinstance(packed, DecodeError):
+                    raise packed
+                message, data = OperationMessage.unpack(packed)
+            except DecodeError as error:
+                self.fail(DecodeError(f"memory shared with {self.describe(source)} has {error}"))
+                return
+            self.deliver(source, PUSH, message, data)
 
     def on_left(self, source: int, message: LeftMessage) -> None:
         """Records that a member takes part in no further operation; fails those that need it."""

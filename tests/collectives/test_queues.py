@@ -16,10 +16,15 @@ from hypothesis import strategies as st
 from telegrad import collectives as dist
 from telegrad.collectives.link import run_here
 from telegrad.collectives.messages import ANY
-from telegrad.collectives.shared_memory.boards import BOARD_BYTES, LISTENS, Board
+from telegrad.collectives.shared_memory.boards import BOARD_BYTES, LISTENS, WORD, Board
 from telegrad.collectives.shared_memory.queues import (
+    HEAD_BYTES,
+    LENGTH_BYTES,
     QUEUE_BYTES,
+    RING_BYTES,
     SHORT_BYTES,
+    TAKEN,
+    WRITTEN,
     Queue,
     Queues,
 )
@@ -110,7 +115,8 @@ def test_every_order_of_accesses_brings_all_messages(
         queues = Queues(0.0)
 
         def collect() -> None:
-            arrived.extend((r, len(message)) for r, message in queues.take())
+            found = queues.take()
+            arrived.extend((r, len(each)) for r, each in found if isinstance(each, bytearray))
 
         for k in range(1, len(sizes) * (n - 1) + 1):
 
@@ -263,3 +269,53 @@ def test_a_short_message_that_does_not_fit(source: int | None) -> None:
             assert said.startswith("CollectiveMismatchError: "), said
             assert "rank 0 ('worker0') called send(" in said
             assert "but rank 1 ('worker1') called recv(dtype=float64, shape=(3,))" in said
+
+
+# -- numbers that a rank reads where others write --------------------------------------------------
+
+NUMBERS = st.one_of(st.integers(0, RING_BYTES + 9), st.integers(0, 2**64 - 1), st.just(2**40))
+
+
+@given(NUMBERS, NUMBERS, st.lists(NUMBERS, max_size=3), st.integers(0, SHORT_BYTES))
+def test_whatever_others_write_a_rank_takes_no_more_than_a_ring(
+    written: int, taken: int, lengths: list[int], size: int
+) -> None:
+    """A count of 2**40 kept a receiver busy with so many empty messages."""
+    boards = [Board(np.zeros(BOARD_BYTES + 2 * QUEUE_BYTES, np.uint8).data) for _ in range(2)]
+    queues = Queues(0.0)
+    queues.open(0, range(2), boards)
+    theirs, own = boards[1].queue(0, QUEUE_BYTES), boards[0].queue(1, QUEUE_BYTES)
+    theirs[: 2 * WORD].cast("Q")[WRITTEN] = written
+    own[TAKEN * WORD :][:WORD].cast("Q")[0] = taken
+    for k, length in enumerate(lengths):
+        theirs[HEAD_BYTES + LENGTH_BYTES * k :][:LENGTH_BYTES] = length.to_bytes(8, "little")
+    found = queues.take()
+    messages = [each for _, each in found if isinstance(each, bytearray)]
+    assert [r for r, _ in found] == [1] * len(found)
+    assert len(messages) >= len(found) - 1  # the last one may be an error
+    assert sum(len(each) + LENGTH_BYTES for each in messages) <= RING_BYTES
+    assert queues.take() == []
+    if queues.fits(1, size):
+        queues.put(1, bytes(size))
+        assert own[: WORD * (WRITTEN + 1)].cast("Q")[WRITTEN] == size + LENGTH_BYTES
+
+
+def sets_the_count(count: int) -> None:
+    """Writes another count into the queue for rank 0."""
+    queue, _ = dist.world_group().sharing.queues._to[0]
+    queue._words[WRITTEN] = count
+
+
+def receives_in_vain() -> list[str]:
+    other = 1 - dist.get_rank()
+    return [refusal(lambda: dist.recv(np.zeros(3), other, timeout=6.0)), refusal(dist.barrier)]
+
+
+@pytest.mark.parametrize("count", [1, 2**40, 2**64 - 8])
+def test_a_wrong_count_in_shared_memory_ends_the_group(count: int) -> None:
+    with Cluster(2, processes=True) as cluster:
+        cluster.run(remote_code.counted_in_memory, 2)
+        cluster.call(1, sets_the_count, count)
+        for said in [each for found in cluster.run(receives_in_vain) for each in found]:
+            assert said.startswith("DecodeError: "), said
+            assert "memory shared with rank 1 ('worker1') has a message of" in said

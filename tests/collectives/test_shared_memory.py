@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from telegrad import collectives as dist
 from telegrad.arrays import shared_below, shared_empty
 from telegrad.collectives import ReduceOp
 from telegrad.collectives.algorithms.shared_memory import MemoryBackend
@@ -649,3 +650,45 @@ def test_the_error_of_an_operation_that_waits_for_its_turn_says_so() -> None:
         assert words.startswith("CallTimeoutError: "), words
         assert "waits for its turn, since all_reduce(op=SUM" in words
         assert "is not over" in words
+
+
+# -- numbers that a rank reads where others write --------------------------------------------------
+
+FORGED: dict[str, Callable[[int], int]] = {
+    "length": lambda note: note | 2**39,  # of a part: it would take as many meetings
+    "offset": lambda note: note | 2**40 << 21,  # of an array
+    "slot": lambda note: note & ~0x1F | 9,  # of memory that was never handed out
+}
+
+
+def shows_another_number(kind: str) -> str:
+    """Rank 1 shows the others a wrong number when they meet."""
+    arrays = [shared_empty(ITEMS) for _ in range(2)]
+    for array in arrays:
+        array[...] = 1.0
+    if kind == "slot":
+        dist.all_reduce(arrays[0])  # hands the memory out
+    if dist.get_rank() == 1:
+        real, forge = Boards.come, FORGED[kind]
+
+        def come(self: Boards, digest: int, note: int = 0) -> int:
+            return real(self, digest, forge(note) if note else note)
+
+        Boards.come = come  # type: ignore[method-assign]
+    if kind == "length":
+        return remote_code.refusal(lambda: dist.all_gather(np.ones(3)))
+    return remote_code.refusal(lambda: dist.all_reduce(arrays[0]))
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_a_wrong_number_in_shared_memory_ends_the_group(kind: str) -> None:
+    words = {
+        "length": "a rank shows a part of",
+        "offset": "bytes at 0 of shared memory that has 0",
+        "slot": "rank 1 of the group shows memory that it has not handed out",
+    }
+    with Cluster(2, processes=True) as cluster:
+        cluster.run(remote_code.counted_in_memory, 2)
+        for said in cluster.run(shows_another_number, kind):
+            assert said.startswith("DecodeError: "), said
+            assert words[kind] in said

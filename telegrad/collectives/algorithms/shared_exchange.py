@@ -13,14 +13,17 @@ differ between ranks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from telegrad.collectives.messages import Signature
 from telegrad.collectives.shared_memory.boards import BLOCK_BYTES
-from telegrad.collectives.shared_memory.residents import LEAST_BYTES
+from telegrad.collectives.shared_memory.residents import LEAST_BYTES, stretch
 from telegrad.collectives.shared_memory.room import Room
+from telegrad.errors import DecodeError
 from telegrad.types import Array
 
 CALL_BYTES = 32 * 2**10  # in the first block; a longer call has blocks of its own
@@ -80,15 +83,34 @@ async def exchange(
         await _Sections(room, [call], _copy).exchange(shown_calls, 0, max(sizes))
         room.learn_calls([each.tobytes() for each in calls])
         wanted, done = want(), 0
+    _check_length(room, longest, parts[0].itemsize)
     if whole is not None and min(note & 2**40 - 1 for note in notes) >= LEAST_BYTES:
         memories = await room.residents(_octets(whole))
         if memories is not None:
             for r, (into, start) in sorted(wanted.items()):
                 rest = _octets(into)[done:]
-                sections.put(r, rest, memories[r][start + done :][: rest.size])
+                sections.put(r, rest, stretch(memories[r], start + done, rest.size))
             await room.meet()  # then nobody reads the arrays of others any more
             return
     await sections.exchange(wanted, done, longest)
+
+
+def _check_length(room: Room, longest: int, itemsize: int) -> None:
+    """Checks that the calls of all ranks have a part of such a length, as each part takes meetings.
+
+    Raises:
+        DecodeError: None has, so that a rank has shown a wrong number.
+    """
+    most = itemsize * max(_most_items(room.meeting.call_of(r)) for r in range(room.size))
+    if longest > most:
+        raise DecodeError(f"a rank shows a part of {longest} bytes, and no call has over {most}")
+
+
+def _most_items(call: Signature) -> int:
+    """Returns a number of items that no part of a call exceeds."""
+    shapes = () if call.shape is None else (call.shape,)
+    whole = max(map(math.prod, (*shapes, *call.parts, (0,))))
+    return whole + sum(map(_most_items, call.calls))
 
 
 class _Sections:

@@ -31,7 +31,7 @@ from telegrad.collectives.reduction import (
     items_of,
 )
 from telegrad.collectives.shared_memory.boards import BLOCK_BYTES
-from telegrad.collectives.shared_memory.residents import LEAST_BYTES
+from telegrad.collectives.shared_memory.residents import LEAST_BYTES, stretch
 from telegrad.collectives.shared_memory.room import Room
 from telegrad.types import Array, Shape
 
@@ -175,7 +175,7 @@ async def _reduce(room: Room, flat: Array, op: ReduceOp, root: int | None) -> No
     if root is None and flat.nbytes >= LEAST_BYTES:
         memories = await room.residents(flat)
         if memories is not None:
-            arrays = [each[: flat.nbytes].view(flat.dtype) for each in memories]
+            arrays = [stretch(each, 0, flat.nbytes).view(flat.dtype) for each in memories]
             await _reduce_in_place(room, arrays, op)
             return
     alone = (room.size == 2 or flat.nbytes <= ALONE_UP_TO_BYTES) and _same_anywhere(op, flat)

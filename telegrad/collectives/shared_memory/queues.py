@@ -10,6 +10,9 @@ A receiver that has looked for long enough sleeps until a message comes, as in a
 Whichever order these have, the receiver sees the message or the sender wakes it. A receiver that
 sleeps, or whose queue is full, gets an ordinary message instead. Both kinds carry the number of
 their operation, which gives them one order.
+
+Any rank of the host can write to this memory. So each end keeps its own count itself, and takes
+that of the other only within the bounds that a ring allows.
 """
 
 from __future__ import annotations
@@ -49,20 +52,20 @@ class Queue:
     def __init__(self, memory: memoryview) -> None:
         self._words = memory[:HEAD_BYTES].cast("Q")
         self._ring = memory[HEAD_BYTES:]
-        self._taken = 0
+        self._written = self._taken = 0
 
     def fits(self, size: int) -> bool:
         """Returns True if the sender can put a message of so many bytes."""
-        free = RING_BYTES - self._words[WRITTEN] + self._words[TAKEN]
-        return LENGTH_BYTES + size <= free
+        untaken = self._written - self._words[TAKEN]
+        return 0 <= untaken <= RING_BYTES - LENGTH_BYTES - size
 
     def put(self, message: bytes) -> None:
         """Adds a message, which must fit."""
-        start = self._words[WRITTEN]
+        start = self._written
         end = start + LENGTH_BYTES
         self._write(start, len(message).to_bytes(LENGTH_BYTES, "little"))
         self._write(end, message)
-        self._words[WRITTEN] = end + len(message)
+        self._words[WRITTEN] = self._written = end + len(message)
 
     @property
     def empty(self) -> bool:
@@ -72,9 +75,12 @@ class Queue:
     def take(self) -> bytearray:
         """Removes the next message of a queue that has one; raises DecodeError for other bytes."""
         start = self._taken + LENGTH_BYTES
+        unread = self._words[WRITTEN] - self._taken
         length = int.from_bytes(self._read(self._taken, LENGTH_BYTES), "little")
-        if length > RING_BYTES - LENGTH_BYTES:
-            raise DecodeError(f"a message of {length} bytes does not fit a queue of {RING_BYTES}")
+        if not LENGTH_BYTES <= unread <= RING_BYTES or length > unread - LENGTH_BYTES:
+            raise DecodeError(
+                f"a message of {length} bytes, of {unread} in all, in a queue of {RING_BYTES}"
+            )
         message = self._read(start, length)
         self._words[TAKEN] = self._taken = start + length
         return message
@@ -143,13 +149,20 @@ class Queues:
 
     # For a receiver.
 
-    def take(self) -> list[tuple[int, bytearray]]:
-        """Removes all messages for this rank; returns them with their senders."""
-        found = []
+    def take(self) -> list[tuple[int, bytearray | DecodeError]]:
+        """Removes all messages for this rank; returns them with their senders.
+
+        The last one of a queue whose bytes are no messages is an error. Such a queue is closed.
+        """
+        found: list[tuple[int, bytearray | DecodeError]] = []
         with critical.section, self._lock:
-            for r, queue in self._from.items():
-                while not queue.empty:
-                    found.append((r, queue.take()))
+            for r, queue in [*self._from.items()]:
+                try:
+                    while not queue.empty:
+                        found.append((r, queue.take()))
+                except DecodeError as error:
+                    self._from = {k: each for k, each in self._from.items() if k != r}
+                    found.append((r, error))
         return found
 
     async def wait(

@@ -13,6 +13,7 @@ from typing import NamedTuple, Self, final
 import numpy as np
 
 from telegrad.arrays import SharedMemory, memory_below, shared_below
+from telegrad.errors import DecodeError
 from telegrad.types import Array
 from telegrad.wire import Buffer
 
@@ -118,13 +119,29 @@ class Residents:
         )
 
     def memories(self, places: Sequence[ResidentPlace], flat: Array) -> list[Array]:
-        """Returns the bytes of all ranks from their arrays on; of this rank, those of `flat`."""
-        return [
-            flat.view(np.uint8)
-            if r == self._rank
-            else np.frombuffer(self._theirs[r, place.slot], np.uint8)[place.offset :]
-            for r, place in enumerate(places)
-        ]
+        """Returns the bytes of all ranks from their arrays on; of this rank, those of `flat`.
+
+        Raises:
+            DecodeError: A rank shows memory that this rank does not have.
+        """
+        found: list[Array] = []
+        for r, place in enumerate(places):
+            memory = self._theirs.get((r, place.slot))
+            if r == self._rank:
+                found.append(flat.view(np.uint8))
+            elif memory is None:
+                raise DecodeError(f"rank {r} of the group shows memory that it has not handed out")
+            else:
+                found.append(np.frombuffer(memory, np.uint8)[place.offset :])
+        return found
+
+
+def stretch(memory: Array, start: int, size: int) -> Array:
+    """Returns some bytes of another rank's memory; raises DecodeError if there are fewer."""
+    found = memory[start : start + size]
+    if found.size < size:
+        raise DecodeError(f"{size} bytes at {start} of shared memory that has {memory.size}")
+    return found
 
 
 def _address(array: Array) -> int:
