@@ -327,7 +327,8 @@ class MemberEvents:
         self._self: WorkerInfo | None = None
         self._line: ControlLine | None = None
         self._welcomed = False
-        self._given_up: list[tuple[WorkerInfo, str]] = []  # reported before the welcome
+        # Told before the welcome: the worker, the reason, if it left, if it gave up this worker.
+        self._early: list[tuple[WorkerInfo, str, bool, bool]] = []
         self._loss: WorkerLostError | None = None
         self._standing: Standing | None = None
 
@@ -349,18 +350,26 @@ class MemberEvents:
             self._standing.close(timeout)
 
     def welcome(self, members: Sequence[Member]) -> tuple[Member, ...]:
-        """Takes the first members; returns those that still live."""
+        """Takes the first members; returns them, and those that have joined since, by rank.
+
+        A member may be lost before this worker has read its welcome. It was a member: who calls it
+        is to hear that it is lost, not that there is no such worker.
+        """
         with critical.section, self._lock:
             for member in members:
                 self._roster.joined(member)
             self._welcomed = True
             self._guests.add(member.info for member in self._roster.members)
-            living, loss, given_up = self._roster.members, self._loss, self._given_up
-        for by, reason in given_up:
-            self._listener.on_member_lost(by, reason, left=False, fenced=True)
+            living, loss, early = self._roster.members, self._loss, self._early
+        lost = {info for info, _, _, fenced in early if not fenced}
+        gone = [member for member in members if member.info in lost]
+        known = {member.info for member in members}
+        for info, reason, left, fenced in early:
+            if fenced or info in known:
+                self._listener.on_member_lost(info, reason, left, fenced)
         if loss is not None:
             self._tell_loss(loss)
-        return living
+        return tuple(sorted([*living, *gone], key=lambda member: member.info.rank))
 
     def on_message(self, kind: str, body: object) -> None:
         """Takes a message of the coordinator that is no reply."""
@@ -438,7 +447,10 @@ class MemberEvents:
     def _on_lost(self, body: object) -> None:
         info, reason, left = messages.read_loss(body)
         with critical.section, self._lock:
-            news = self._roster.lost(info) and self._welcomed
+            news = self._roster.lost(info)
+            if news and not self._welcomed:
+                self._early.append((info, reason, left, False))
+                news = False
         self._guests.remove(info)
         if news:
             self._listener.on_member_lost(info, reason, left)
@@ -448,7 +460,7 @@ class MemberEvents:
         reason = f"it has given up this worker: {words}"
         with critical.section, self._lock:
             if not self._welcomed:
-                self._given_up.append((by, reason))
+                self._early.append((by, reason, False, True))
                 return
         self._listener.on_member_lost(by, reason, left=False, fenced=True)
 

@@ -13,6 +13,7 @@ from telegrad.rendezvous import control as messages
 from telegrad.rendezvous.control import ControlLine
 from telegrad.rendezvous.joined_job import MemberEvents, as_member
 from telegrad.transport.session.guest_list import GuestList
+from tests.conftest import Programs
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
 
@@ -113,3 +114,62 @@ def visit(job: Job) -> None:
     """w0 comes back, of which w2 hears at once, and w1 when it is told."""
     job.rejoin(0)
     assert job.on(0, rpc.rpc_sync, "w2", remote_code.who) == "w2"
+
+
+DIES_AT_ONCE = """
+import os
+import sys
+import threading
+from telegrad import collectives as dist, rpc
+from telegrad.errors import WorkerLostError
+from telegrad.rendezvous.joined_job import MemberEvents
+
+if os.environ["RANK"] == "1":
+    rpc.init_rpc()
+    os._exit(0)
+
+LOST = threading.Event()
+on_lost, welcome = MemberEvents._on_lost, MemberEvents.welcome
+
+
+def note(events, body):
+    on_lost(events, body)
+    LOST.set()
+
+
+def read_late(events, members):  # the thread that joins comes to run when the other one is gone
+    LOST.wait()
+    return welcome(events, members)
+
+
+def make_and_use_a_group():
+    dist.init_process_group()
+    dist.barrier()  # it waits for nobody before
+
+
+MemberEvents._on_lost, MemberEvents.welcome = note, read_late
+if sys.argv[1] == "group":
+    verbs = [make_and_use_a_group]
+else:
+    rpc.init_rpc()
+    verbs = [lambda: rpc.rpc_sync(1, os.getpid), lambda: rpc.rpc_sync("worker1", os.getpid)]
+    verbs += [make_and_use_a_group]
+for verb in verbs:
+    try:
+        verb()
+    except WorkerLostError as error:
+        print(type(error).__name__, error.worker, flush=True)
+rpc.shutdown()
+"""
+
+
+@pytest.mark.parametrize("how", ["rpc", "group"])
+def test_a_worker_that_dies_before_another_has_read_its_welcome_is_lost_there(
+    programs: Programs, how: str
+) -> None:
+    """The other one did not know that there had been such a worker: UnknownWorkerError."""
+    script = programs.script(DIES_AT_ONCE)
+    first, second = programs.ranks(script, 2, arguments=[how])
+    second.wait()
+    said = first.wait().splitlines()
+    assert said == ["WorkerLostError worker1"] * (3 if how == "rpc" else 1)
