@@ -34,6 +34,7 @@ from telegrad.collectives.messages import (
     PAIR,
     PUSH,
     READY,
+    REFUSED,
     UNFORMED,
     AbortMessage,
     FormMessage,
@@ -332,7 +333,7 @@ def attach_to(agent: AgentCore) -> Groups:
     agent.life.on_leaving(Rest(agent, groups).begin)
     agent.life.on_all_ending(groups.leave)
     agent.life.after_close(groups.close)
-    for kind in (PUSH, ENTERED, READY):
+    for kind in (PUSH, ENTERED, REFUSED, READY):
         agent.inbox.register(kind, groups.on_operation, anywhere=True, memory=groups.blocks.take)
     agent.inbox.register(ABORT, groups.on_abort)
     agent.inbox.register(LEFT, groups.on_left)

@@ -23,6 +23,7 @@ from telegrad.collectives.messages import (
     ENTERED,
     PUSH,
     READY,
+    REFUSED,
     Channel,
     OperationId,
     OperationMessage,
@@ -30,6 +31,7 @@ from telegrad.collectives.messages import (
     calls_fit,
     pack_call,
     unpack_call,
+    unpack_cause,
 )
 from telegrad.errors import CollectiveMismatchError
 from telegrad.wire import Buffer
@@ -122,6 +124,7 @@ class Mailbox:
 
         Raises:
             CollectiveMismatchError: Another member made a different call.
+            Exception: The error with which another member has refused it.
         """
         slot = OperationSlot(self.next(channel), signature)
         self._entered[channel] = slot.id.sequence
@@ -129,6 +132,11 @@ class Mailbox:
         for kept in self._early.pop(slot.id, ()):
             self._apply(slot, *kept)
         return slot
+
+    def refuse(self, operation_id: OperationId) -> None:
+        """Passes over the next operation of a channel, so that members who all do stay in step."""
+        self._entered[operation_id.channel] = operation_id.sequence
+        self._early.pop(operation_id, None)
 
     def next(self, channel: Channel) -> OperationId:
         """Returns the id of the operation that this member enters next in a channel."""
@@ -162,6 +170,7 @@ class Mailbox:
 
         Raises:
             CollectiveMismatchError: This member made a different call.
+            Exception: The error with which the other member has refused the operation.
         """
         slot = self._slots.get(message.id)
         if slot is not None:
@@ -191,6 +200,8 @@ class Mailbox:
     def _apply(
         self, slot: OperationSlot, source: int, kind: str, message: OperationMessage, data: Buffer
     ) -> None:
+        if kind == REFUSED:
+            raise unpack_cause(data)
         if message.call != slot.call and not calls_fit(message.call, slot.call):
             calls = {self._rank: slot.signature, source: message.signature}
             raise mismatch_of(self._group, slot.id, calls, self._describe)

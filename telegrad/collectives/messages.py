@@ -3,6 +3,7 @@
 collectives.push     data of one step of an operation, behind the body as a buffer
 collectives.entered  the sender is in the operation; it may add that it has data which waits for
                      `ready`, or that it can enter no other operation
+collectives.refused  the sender does not enter the operation: its own arguments were wrong
 collectives.ready    the receiver may send all its data of this operation to the sender
 collectives.abort    the group is over, from an operation on, with this cause; or its messages
                      between these two
@@ -10,7 +11,7 @@ collectives.left     the sender takes part in no later operation
 collectives.form     the sender forms a group with the receiver, the n-th of these two
 collectives.unformed that failed, with this cause
 
-The first three name the group, the operation and the sender's call, so that the receiver can
+The first four name the group, the operation and the sender's call, so that the receiver can
 compare it with its own. They are many, and short: bytes at fixed places, which take a fifth of the
 functions that plain values take. Any message may overtake any other.
 """
@@ -25,7 +26,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar, final
 
 from telegrad.errors import DecodeError, RemoteError
 from telegrad.types import Shape
-from telegrad.wire import decode, decode_exception, encode, encode_exception
+from telegrad.wire import Buffer, decode, decode_exception, encode, encode_exception
 
 T = TypeVar("T")
 
@@ -214,6 +215,7 @@ def dtype_label(dtype: Any) -> str:
 
 PUSH = "collectives.push"
 ENTERED = "collectives.entered"
+REFUSED = "collectives.refused"
 READY = "collectives.ready"
 ABORT = "collectives.abort"
 LEFT = "collectives.left"
@@ -277,7 +279,7 @@ _OF_ALL = (-1, -1, -1)  # in place of a channel
 
 @final
 class OperationMessage(NamedTuple):
-    """The document of push, entered and ready.
+    """The document of push, entered, refused and ready.
 
     Attributes:
         group: The group.
@@ -347,6 +349,16 @@ def unpack_call(packed: bytes) -> Signature:
 def calls_fit(one: bytes, other: bytes) -> bool:
     """Returns True if two ranks with these calls take part in one operation."""
     return unpack_call(one).fits(unpack_call(other))
+
+
+def pack_cause(error: BaseException) -> bytes:
+    """Returns an error as bytes, the data of `refused`."""
+    return encode(encode_exception(error)).document
+
+
+def unpack_cause(packed: Buffer) -> BaseException:
+    """Returns an error from bytes; raises DecodeError for others."""
+    return _cause(decode(bytes(packed)))
 
 
 @final

@@ -36,6 +36,7 @@ from telegrad.collectives.messages import (
     PAIR,
     PUSH,
     READY,
+    REFUSED,
     WAKE,
     AbortMessage,
     Channel,
@@ -43,6 +44,8 @@ from telegrad.collectives.messages import (
     LeftMessage,
     OperationId,
     OperationMessage,
+    Signature,
+    pack_cause,
 )
 from telegrad.collectives.nccl.side import NcclSide
 from telegrad.collectives.operation import Call, CrossWaits, Operation, check_may_block
@@ -60,6 +63,7 @@ from telegrad.errors import (
 from telegrad.rpc import Future
 from telegrad.rpc.seams import (
     AgentCore,
+    fresh_copy,
     longest_spin,
     new_future,
     refuse_in_section,
@@ -330,15 +334,15 @@ class ProcessGroup:
         self.cross_waits.note_caller()
         if call.channel is None and self.terms.words:
             call = replace(call, signature=replace(call.signature, terms=self.terms.words))
-        cause: CollectiveMismatchError | None = None
+        cause: BaseException | None = None
         with critical.section, self.state_lock:
             channel = call.channel and self._known(call.channel)
             operation_id = self._mailbox.next(channel)
             self._check_open(call, operation_id)
             try:
                 slot = self._mailbox.enter(channel, call.signature)
-            except CollectiveMismatchError as mismatch:
-                cause = mismatch
+            except Exception as error:  # a mismatch, or the error of a member that has refused
+                cause = error
             else:
                 operation = Operation(self, call, slot, limit=limit, warn_after=self.warn_after)
                 cause = self._absence(operation)
@@ -514,7 +518,7 @@ class ProcessGroup:
             self.collect()
             return
         actions: list[Callable[[], None]] = []
-        cause: CollectiveMismatchError | None = None
+        cause: BaseException | None = None
         with critical.section, self.state_lock:
             if self.is_over(message.id):
                 return
@@ -527,8 +531,8 @@ class ProcessGroup:
                     actions = operation.noticed()
                 elif slot is None and message.id.channel is not None:
                     actions = self._find_senders()
-            except CollectiveMismatchError as mismatch:
-                cause = mismatch
+            except Exception as error:  # a mismatch, or the error of a member that has refused
+                cause = error
         if cause is not None:
             self.fail(cause, since=message.id.since)
         if actions:
@@ -661,6 +665,30 @@ class ProcessGroup:
             if r != self.rank:
                 with suppress(WorkerLostError, UnknownWorkerError):
                     self._agent.messages.post(member, kind, body(r))
+
+
+def refuse(group: ProcessGroup, verb: str, error: Exception) -> None:
+    """Tells the other members that this one does not enter its next operation, and why.
+
+    They get the error in that operation, and the group is over. Members that have all refused it,
+    as their programs have one mistake in common, are in step: then the group goes on.
+
+    Args:
+        group: The group.
+        verb: The function whose arguments were wrong.
+        error: The error that it raises here.
+    """
+    with critical.section, group.state_lock:
+        operation_id = group._mailbox.next(None)
+        if group.rank < 0 or group.is_over(operation_id):
+            return
+        group._mailbox.refuse(operation_id)
+    slot = OperationSlot(operation_id, Signature(operation=verb))
+    told = fresh_copy(error)
+    told.add_note(f"raised by the arguments of {verb}() of {group.where}")
+    for r in range(group.size):
+        if r != group.rank:
+            group.post(r, REFUSED, slot, 0, pack_cause(told))
 
 
 def _neighbours(agent: AgentCore, members: Sequence[WorkerInfo]) -> Sequence[Sequence[int]]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
+from telegrad import collectives as dist
 from telegrad.collectives import failure
 from telegrad.collectives.groups import TIMEOUT, WARN_AFTER
 from telegrad.testing import Cluster, leaks
+from telegrad.types import Array
 from tests.collectives import remote_code
 from tests.collectives.remote_code import LARGE
 from tests.conftest import Programs
@@ -252,3 +256,72 @@ def test_by_default_a_rank_that_is_late_by_30_s_is_named_once(
     assert len(warned) == 1
     assert warned[0] < 30.0
     assert now == TIMEOUT
+
+
+# -- wrong arguments ---------------------------------------------------------------------------
+
+
+def read_only() -> Array:
+    array = np.zeros(3)
+    array.flags.writeable = False
+    return array
+
+
+verbs: Any = dist
+THREE = [np.zeros(1)] * 3
+# How rank 1 calls the verb, and how the others do.
+MISTAKES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "all_reduce": (lambda: verbs.all_reduce("x"), lambda: dist.all_reduce(np.zeros(3))),
+    "reduce": (lambda: dist.reduce(read_only(), 1), lambda: dist.reduce(np.zeros(3), 1)),
+    "broadcast": (lambda: dist.broadcast(np.zeros(3), 7), lambda: dist.broadcast(np.zeros(3), 0)),
+    "all_gather": (lambda: verbs.all_gather(None), lambda: dist.all_gather(np.zeros(3))),
+    "scatter": (
+        lambda: dist.scatter(np.zeros(1), THREE[:2], 1),
+        lambda: dist.scatter(np.zeros(1), None, 1),
+    ),
+    "all_to_all": (lambda: dist.all_to_all(THREE[:1]), lambda: dist.all_to_all(THREE)),
+    "reduce_scatter": (
+        lambda: dist.reduce_scatter([]),
+        lambda: dist.reduce_scatter(THREE, async_op=True).wait(),
+    ),
+    "scatter_object_list": (
+        lambda: dist.scatter_object_list([1], 1),
+        lambda: dist.scatter_object_list(None, 1),
+    ),
+    "barrier": (lambda: dist.barrier(timeout=-1.0), dist.barrier),
+    "monitored_barrier": (lambda: dist.monitored_barrier(timeout=-1.0), dist.monitored_barrier),
+}
+
+
+def one_makes_a_mistake(verb: str) -> tuple[str, str]:
+    r = remote_code.begin()
+    wrong, right = MISTAKES[verb]
+    return remote_code.refusal(wrong if r == 1 else right), remote_code.refusal(dist.barrier)
+
+
+@pytest.mark.parametrize("verb", MISTAKES)
+def test_wrong_arguments_on_one_rank_are_an_error_on_all(verb: str) -> None:
+    """The others waited for that rank until their deadline."""
+    with Cluster(3) as cluster:
+        said = cluster.run(one_makes_a_mistake, verb)
+    own = said[1][0].split("\n")[0]
+    assert own.startswith(("TypeError: ", "ValueError: "))
+    for words in (*said[0], said[1][1], *said[2]):
+        assert own in words
+        assert f"raised by the arguments of {verb}() of group 'world' on rank 1" in words
+
+
+def all_make_a_mistake(verb: str) -> float:
+    remote_code.begin()
+    wrong, _ = MISTAKES[verb]
+    for _ in range(2):
+        remote_code.refusal(wrong)
+    total = np.ones(1)
+    dist.all_reduce(total)
+    return total.item()
+
+
+@pytest.mark.parametrize("verb", ["all_reduce", "barrier"])
+def test_a_mistake_that_all_ranks_make_spares_the_group(verb: str) -> None:
+    with Cluster(3) as cluster:
+        assert cluster.run(all_make_a_mistake, verb) == [3.0] * 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, overload
 
-from telegrad.collectives.api.calls import group_of
+from telegrad.collectives.api.calls import group_of, told_to_group
 from telegrad.collectives.api.coalescing import run_call
 from telegrad.collectives.api.work import Work
 from telegrad.collectives.link import Link
@@ -26,6 +26,7 @@ def barrier(
     async_op: Literal[True],
     timeout: float | None = None,
 ) -> Work[None]: ...
+@told_to_group
 def barrier(
     group: ProcessGroup | None = None, async_op: bool = False, timeout: float | None = None
 ) -> Work[None] | None:
@@ -57,6 +58,7 @@ def barrier(
     return run_call(group_of(group), call, async_op, timeout)
 
 
+@told_to_group
 def monitored_barrier(
     group: ProcessGroup | None = None,
     timeout: float | None = None,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import numbers
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from contextlib import suppress
+from functools import lru_cache, wraps
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from telegrad.arrays import joined_flat, views_of
 from telegrad.collectives.api.branch import current_branch
@@ -14,10 +16,14 @@ from telegrad.collectives.link import Backend, Link, Steps
 from telegrad.collectives.messages import Signature, dtype_label
 from telegrad.collectives.nccl.device import CallOf, DeviceBackend, OnDevice
 from telegrad.collectives.operation import Call, CallsOf, Join
-from telegrad.collectives.process_group import ProcessGroup
+from telegrad.collectives.process_group import ProcessGroup, refuse
 from telegrad.collectives.reduction import PremulSum, Staged, check_array
+from telegrad.errors import NotInitializedError, TelegradError
 from telegrad.rpc.seams import current_agent
 from telegrad.types import Array, Shape
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MOST_TAG: Final = 2**63 - 1  # messages have eight bytes for it
 
@@ -44,6 +50,27 @@ def ordered(group: ProcessGroup) -> ProcessGroup:
     if branch is None:
         return group
     return current_agent().attachments[Groups].branch(group, branch.key, branch.name)
+
+
+def told_to_group(verb: Callable[P, T]) -> Callable[P, T]:
+    """Makes a verb tell its group of wrong arguments: the other ranks wait for this one."""
+
+    @wraps(verb)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return verb(*args, **kwargs)
+        except (TypeError, ValueError) as error:
+            if not isinstance(error, TelegradError):
+                _tell_group(verb, error, *args, **kwargs)
+            raise
+
+    return called
+
+
+def _tell_group(verb: Callable[..., Any], error: Exception, *args: Any, **kwargs: Any) -> None:
+    given = inspect.signature(verb).bind_partial(*args, **kwargs).arguments
+    with suppress(TypeError, NotInitializedError):  # the group itself is wrong
+        refuse(ordered(group_of(given.get("group"))), verb.__name__, error)
 
 
 def place_of(what: str, rank: object, group: ProcessGroup) -> int:

@@ -17,6 +17,7 @@ from telegrad.collectives.api.calls import (
     join_in_place,
     place_of,
     signature_of,
+    told_to_group,
 )
 from telegrad.collectives.api.coalescing import run_call
 from telegrad.collectives.api.work import Work
@@ -48,6 +49,7 @@ def broadcast(
     timeout: float | None = None,
     label: str = "",
 ) -> Work[None]: ...
+@told_to_group
 def broadcast(
     array: Array,
     src: Rank = 0,
@@ -125,6 +127,7 @@ def all_gather(
     timeout: float | None = None,
     label: str = "",
 ) -> Work[list[Array]]: ...
+@told_to_group
 def all_gather(
     array: Array,
     *,
@@ -190,6 +193,7 @@ def all_gather_single(
     timeout: float | None = None,
     label: str = "",
 ) -> Work[Array]: ...
+@told_to_group
 def all_gather_single(
     array: Array,
     *,
@@ -259,6 +263,7 @@ def gather(
     timeout: float | None = None,
     label: str = "",
 ) -> Work[list[Array] | None]: ...
+@told_to_group
 def gather(
     array: Array,
     dst: Rank = 0,
@@ -336,6 +341,7 @@ def scatter(
     timeout: float | None = None,
     label: str = "",
 ) -> Work[None]: ...
+@told_to_group
 def scatter(
     array: Array,
     scatter_list: Sequence[Array] | None = None,
@@ -429,6 +435,7 @@ def all_to_all(
     timeout: float | None = None,
     label: str = "",
 ) -> Work[list[Array]]: ...
+@told_to_group
 def all_to_all(
     arrays: Sequence[Array],
     group: ProcessGroup | None = None,
@@ -503,6 +510,7 @@ def all_to_all_single(
     timeout: float | None = None,
     label: str = "",
 ) -> Work[Array]: ...
+@told_to_group
 def all_to_all_single(
     array: Array,
     output_split_sizes: Sequence[int] | None = None,

@@ -19,7 +19,14 @@ from telegrad.collectives.algorithms.packing import (
     send_packed,
     unpack,
 )
-from telegrad.collectives.api.calls import check_tag, group_of, ordered, partner_of, place_of
+from telegrad.collectives.api.calls import (
+    check_tag,
+    group_of,
+    ordered,
+    partner_of,
+    place_of,
+    told_to_group,
+)
 from telegrad.collectives.api.coalescing import check_outside
 from telegrad.collectives.link import Link, Steps
 from telegrad.collectives.messages import ANY, Channel, Signature
@@ -31,6 +38,7 @@ from telegrad.types import Rank
 T = TypeVar("T")
 
 
+@told_to_group
 def all_gather_object(
     obj: object, *, group: ProcessGroup | None = None, timeout: float | None = None
 ) -> list[Any]:
@@ -66,6 +74,7 @@ def all_gather_object(
     return [unpack(each) for each in gathered]
 
 
+@told_to_group
 def gather_object(
     obj: object,
     dst: Rank = 0,
@@ -107,6 +116,7 @@ def gather_object(
     return None if gathered is None else [unpack(each) for each in gathered]
 
 
+@told_to_group
 def broadcast_object_list(
     object_list: list[Any],
     src: Rank = 0,
@@ -156,6 +166,7 @@ def broadcast_object_list(
         unpack(own)  # raises the error
 
 
+@told_to_group
 def scatter_object_list(
     object_list: Sequence[object] | None = None,
     src: Rank = 0,

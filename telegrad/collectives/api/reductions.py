@@ -17,6 +17,7 @@ from telegrad.collectives.api.calls import (
     join_in_place,
     place_of,
     signature_of,
+    told_to_group,
 )
 from telegrad.collectives.api.coalescing import run_call
 from telegrad.collectives.api.work import Work
@@ -56,6 +57,7 @@ def all_reduce(
     timeout: float | None = None,
     label: str = "",
 ) -> Work[None]: ...
+@told_to_group
 def all_reduce(
     array: Array,
     op: ReduceOp | PremulSum = ReduceOp.SUM,
@@ -141,6 +143,7 @@ def reduce(
     timeout: float | None = None,
     label: str = "",
 ) -> Work[None]: ...
+@told_to_group
 def reduce(
     array: Array,
     dst: Rank = 0,
@@ -220,6 +223,7 @@ def reduce_scatter(
     timeout: float | None = None,
     label: str = "",
 ) -> Work[Array]: ...
+@told_to_group
 def reduce_scatter(
     arrays: Sequence[Array],
     op: ReduceOp | PremulSum = ReduceOp.SUM,
@@ -297,6 +301,7 @@ def reduce_scatter_single(
     split_sizes: Sequence[int] | None = None,
     label: str = "",
 ) -> Work[Array]: ...
+@told_to_group
 def reduce_scatter_single(
     array: Array,
     op: ReduceOp | PremulSum = ReduceOp.SUM,
