@@ -113,15 +113,23 @@ class Failure:
         since: The number of the first operation of all members that is over. Earlier operations
             go on, as every member may have entered them.
         what: What is over, in words.
+        earlier: The failure that had ended some of these operations before.
 
     Attributes:
         cause: The error that ended it, without the frames that raised it.
         since: The number of the first operation of all members that is over.
     """
 
-    def __init__(self, cause: BaseException, since: int, what: str = "the group is over") -> None:
+    def __init__(
+        self,
+        cause: BaseException,
+        since: int,
+        what: str = "the group is over",
+        earlier: Failure | None = None,
+    ) -> None:
         self.since = since
         self._what = what
+        self._earlier = earlier
         self.cause = fresh_copy(cause)
         if self.cause is not cause:  # the group outlives the call: it must not keep its frames
             self.cause.__cause__ = self.cause.__context__ = None
@@ -129,6 +137,11 @@ class Failure:
     def ends(self, operation_id: OperationId) -> bool:
         """Returns True if this failure ends an operation; it ends all sends and receives."""
         return operation_id.channel is not None or operation_id.sequence >= self.since
+
+    def first_of(self, operation_id: OperationId) -> Failure | None:
+        """Returns the first failure that ended an operation, this or an earlier one; else None."""
+        before = None if self._earlier is None else self._earlier.first_of(operation_id)
+        return before or (self if self.ends(operation_id) else None)
 
     def fresh(self, where: str) -> BaseException:
         """Returns the cause as a new exception.

@@ -494,8 +494,8 @@ class ProcessGroup:
         """Returns the failure that ends an operation, if any; the caller holds the lock."""
         if self._failure is None and not self._ended:  # as nearly always
             return None
-        if self._failure is not None and self._failure.ends(operation_id):
-            return self._failure
+        if self._failure is not None and (first := self._failure.first_of(operation_id)):
+            return first
         if operation_id.channel is None or not self._ended:
             return None
         source, to, _ = operation_id.channel
@@ -572,7 +572,7 @@ class ProcessGroup:
         with critical.section, self.state_lock:
             if self._failure is not None and self._failure.since <= since:
                 return
-            failure = self._failure = Failure(cause, since)
+            failure = self._failure = Failure(cause, since, earlier=self._failure)
             self._mailbox.drop(failure.ends)
             operations = list(self._operations.values())
             actions = [action for each in operations for action in each.noticed()]

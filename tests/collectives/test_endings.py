@@ -17,6 +17,7 @@ from telegrad.collectives.seams import Groups, GroupTerms
 from telegrad.errors import CollectiveMismatchError, WorkerLostError
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
+from telegrad.testing.leaks import wait_until_gone
 from tests.collectives import remote_code
 from tests.collectives.remote_code import LARGE
 from tests.conftest import Programs
@@ -110,6 +111,43 @@ def test_an_operation_raises_the_first_failure_that_ended_it() -> None:
     with Cluster(1) as cluster:
         (said,) = cluster.run(fails_twice)
     assert said.startswith("CollectiveMismatchError: another call")
+
+
+def is_interrupted() -> None:
+    dist.world_group().abort(KeyboardInterrupt())  # as an operation that it interrupts
+
+
+def waits_for(what: str) -> None:
+    """Returns once this rank knows that the group has failed, or that rank 0 is lost."""
+    group, members = dist.world_group(), current_agent().members
+
+    def missing() -> list[str]:
+        known = group.failed if what == "failure" else members.lost(group.members[0]) is not None
+        return [] if known else [what]
+
+    wait_until_gone("wait", missing)
+
+
+def leaves_at_once() -> None:
+    current_agent().shutdown(graceful=False)
+
+
+def is_refused() -> str:
+    return remote_code.refusal(dist.barrier)
+
+
+def test_a_rank_that_comes_late_is_told_of_the_one_that_was_interrupted() -> None:
+    """It was told of the loss of a rank that had left with that error."""
+    with Cluster(3) as cluster:
+        cluster.run(remote_code.begin)
+        cluster.call(1, is_interrupted)
+        said = [cluster.call(0, is_refused)]
+        cluster.call(2, waits_for, "failure")
+        cluster.call(0, leaves_at_once)
+        cluster.call(2, waits_for, "loss")
+        said.append(cluster.call(2, is_refused))
+    for words in said:
+        assert "on rank 1 ('worker1') was interrupted (KeyboardInterrupt)" in words, words
 
 
 FORKS = """
