@@ -63,7 +63,7 @@ class GradientTarget(ABC):
     """
 
     def __init__(self) -> None:
-        self._ends_lock = threading.RLock()  # guards the next three attributes
+        self._ends_lock = threading.Lock()  # guards the next three attributes
         self._ends: list[PassEnd] = []
         self._finishing = False
         self._abandoned = False
