@@ -105,7 +105,6 @@ class CallTable:
     Attributes:
         draw: Returns a number that no other call has.
         sent: The number of calls with user values that were ever made.
-        pending: The number of calls with user values that wait for their reply.
     """
 
     def __init__(self) -> None:
@@ -113,7 +112,15 @@ class CallTable:
         self.draw = itertools.count(1).__next__
         self._calls: dict[int, PendingCall] = {}
         self.sent = 0
-        self.pending = 0
+
+    @property
+    def pending(self) -> int:
+        """The number of calls with user values that wait for their reply.
+
+        It is counted when asked for: a signal handler may raise between any two steps of a change,
+        and a shutdown waits until it is 0.
+        """
+        return sum([each.values and not each.given_up for each in list(self._calls.values())])
 
     def labels(self) -> list[str]:
         """Returns the calls with user values that wait for their reply, in words, oldest first."""
@@ -132,7 +139,6 @@ class CallTable:
             if call.parent is not None:
                 call.parent.nested.add(call.future)
             if call.values:
-                self.pending += 1
                 self.sent += 1
 
     def due_before(self, moment: float) -> list[PendingCall]:
@@ -159,9 +165,7 @@ class CallTable:
                 return None
             del self._calls[number]
             if call.parent is not None:
-                self._settle(call)
-            elif call.values and not call.given_up:
-                self.pending -= 1
+                _forget(call)
         return call
 
     def find(self, number: int) -> PendingCall | None:
@@ -173,8 +177,8 @@ class CallTable:
         with critical.section, self._lock:
             if call.given_up or call.number not in self._calls:
                 return False
-            self._settle(call)
             call.given_up = True
+            _forget(call)
         return True
 
     def lose(self, gone: Callable[[WorkerInfo], bool]) -> list[PendingCall]:
@@ -184,11 +188,11 @@ class CallTable:
             for call in lost:
                 if call.again is None or call.given_up:
                     del self._calls[call.number]
-                    self._settle(call)
+                    _forget(call)
         return [call for call in lost if not call.given_up]
 
-    def _settle(self, call: PendingCall) -> None:
-        if call.parent is not None:
-            call.parent.nested.discard(call.future)
-        if call.values and not call.given_up:
-            self.pending -= 1
+
+def _forget(call: PendingCall) -> None:
+    """Takes a call from those that end with the call that made it."""
+    if call.parent is not None:
+        call.parent.nested.discard(call.future)
