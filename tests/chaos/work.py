@@ -286,8 +286,42 @@ def gradients(draw: Draw) -> None:
         expect(np.allclose(each, gradient), True)
 
 
+class Garbage:
+    """A circle, whose finaliser calls another worker wherever the collector runs."""
+
+    def __init__(self, to: str, number: str, value: int) -> None:
+        self.me = self
+        self.call = to, ran, (number, value)
+        self.called: list[rpc.Future[int]] = []
+        self.over = threading.Event()
+        self.cell = rpc.remote(to, Cell, (1,))
+
+    def __del__(self) -> None:
+        try:
+            self.called.append(rpc.rpc_async(*self.call))
+            self.cell.release()
+        except TelegradError:  # the worker has left, or its callee is lost
+            pass
+        finally:
+            self.over.set()
+
+
+def finalisers(draw: Draw) -> None:
+    """Garbage that calls while this thread, or another one of telegrad's, makes its own calls."""
+    to, (number, value) = other(draw), numbered(draw)
+    garbage = Garbage(to, number, value)
+    called, over = garbage.called, garbage.over
+    del garbage
+    burst(draw)
+    gc.collect()
+    if not over.wait(BOUND):
+        raise WrongValueError("a finaliser did not end")
+    for future in called:
+        confirm(to, number, future.wait(), value)
+
+
 OPERATIONS: list[Callable[[Draw], None]] = [
-    call, call, burst, nested_call, big_array, give_up, references, stream, gradients
+    call, call, burst, nested_call, big_array, give_up, references, stream, gradients, finalisers
 ]  # fmt: skip
 
 
