@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import select
 import socket
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 
@@ -23,7 +25,7 @@ from telegrad.transport.sockets import socket_listener
 from telegrad.transport.sockets import unix as module
 from telegrad.transport.sockets.message_socket import DirectSocket
 from tests.transport.socket_pairs import unix_pair
-from tests.transport.workers import SECONDS, floor_of
+from tests.transport.workers import SECONDS, ManualClock, floor_of, wait_until
 
 T = TypeVar("T")
 
@@ -214,7 +216,7 @@ def test_what_a_killed_process_left_is_taken_away_by_the_next(tmp_path: Path) ->
 
 
 def test_a_listener_goes_on_when_it_could_not_take_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     transport = LocalTransport(f"unix://{tmp_path}")
     monkeypatch.setattr(socket_listener, "PAUSE_SECONDS", 0.0)
@@ -247,3 +249,38 @@ def test_a_listener_goes_on_when_it_could_not_take_one(
         await listener.close()
 
     run(body)
+    assert f"`ulimit -n` allows process {os.getpid()} here" in caplog.text
+
+
+def test_a_process_without_descriptors_names_the_limit_to_both_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A task of the transport failed, and both ends waited for their time-out."""
+
+    def none_left() -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(select, "epoll", none_left)
+    with floor_of("local") as floor:
+        alice, bob = floor.pair()
+        alice.post(bob, 1)
+        for worker in (alice, bob):
+            reason = worker.recorder.wait_lost().reason
+            assert f"`ulimit -n` allows process {os.getpid()} here" in reason
+            assert "firewall" not in reason
+
+
+def test_a_dial_without_descriptors_names_the_limit_and_blames_no_firewall(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def none_left(_: str) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    clock = ManualClock()
+    with floor_of("local") as floor:
+        alice, bob = floor.worker("alice", clock=clock), floor.worker("bob", clock=clock)
+        alice.knows(bob)
+        monkeypatch.setattr(module, "_connect", none_left)
+        alice.post(bob, 1)
+        wait_until("a dial", lambda: "ulimit" in alice.exchange.unconnected(bob.info))
+        assert "firewall" not in alice.exchange.unconnected(bob.info)

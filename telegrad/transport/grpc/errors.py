@@ -9,6 +9,7 @@ import grpc
 from grpc.aio import AbortError, InternalError, UsageError
 
 from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.host import spelled
 from telegrad.wire import escaped
 
 __all__ = ["STREAM_ERRORS", "closed", "unreachable"]
@@ -42,4 +43,4 @@ def _reason(error: BaseException | None) -> str:
         return ""
     if isinstance(error, grpc.aio.AioRpcError):
         return f" ({error.code().name.lower()}: {escaped(str(error.details()))})"
-    return f" ({type(error).__name__}: {error})"
+    return f" ({spelled(error)})"

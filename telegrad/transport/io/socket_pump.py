@@ -13,6 +13,7 @@ from typing import final
 
 from telegrad.critical import critical
 from telegrad.transport.base import CarrierClosedError, Direct
+from telegrad.transport.host import spelled
 from telegrad.transport.io.pump import READ_ERRORS, Pump, StreamEnd
 from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.loop import LoopThread
@@ -50,8 +51,15 @@ class SocketPump(Pump):
     # On the loop.
 
     def start(self, preamble: bytes) -> None:
-        """Adds the socket to the reader, and writes the messages that wait."""
-        self._reader.add(self._descriptor, self)
+        """Adds the socket to the reader, and writes the messages that wait.
+
+        Raises:
+            CarrierClosedError: No more descriptors can be had to watch the socket.
+        """
+        try:
+            self._reader.add(self._descriptor, self)
+        except OSError as error:
+            raise CarrierClosedError(f"a socket cannot be watched ({spelled(error)})") from error
         self._write(preamble)
         # Bytes that came behind the handshake are in the buffer of the socket's object.
         self._loop.call_soon(self.read)

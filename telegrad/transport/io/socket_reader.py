@@ -497,7 +497,12 @@ class _Polls:
     def __init__(self) -> None:
         self.sockets, self.own, self.idle = select.epoll(), select.epoll(), select.epoll()
         flags = os.EFD_NONBLOCK | os.EFD_CLOEXEC
-        self._event, self.idle_event = os.eventfd(0, flags), os.eventfd(0, flags)
+        self._event = os.eventfd(0, flags)
+        try:
+            self.idle_event = os.eventfd(0, flags)
+        except OSError:  # each try would leave one more open
+            os.close(self._event)
+            raise
         self.sockets.register(self._event, select.EPOLLIN)
         self.idle.register(self.idle_event, select.EPOLLIN)
         self.users = 0

@@ -20,10 +20,11 @@ from telegrad.critical import critical
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.channels.lanes import Lanes, LaneTries, Way
+from telegrad.transport.host import out_of_descriptors
 from telegrad.transport.io.pump import TaskPump
 from telegrad.transport.io.socket_pump import SocketPump
 from telegrad.transport.log import get_logger
-from telegrad.transport.security.handshake import Handshake
+from telegrad.transport.security.handshake import Handshake, RefusedError
 from telegrad.transport.session.ask import dial_lane
 from telegrad.transport.session.connection import Connection
 from telegrad.transport.session.stream import Stream, breakage, without_carrier
@@ -132,6 +133,7 @@ class Carriers:
         connection: The connection that uses these carriers.
         endpoints: The addresses where the peer listens, in the order to try.
         last_failure: The reason why the last dial failed, for the message of a loss by silence.
+        kept_out: True unless that dial reached somebody, or this side has too many open files.
         last_break: The time and the reason of the last break of a carrier, for the same message.
         direct: What became of the sockets past gRPC.
         came_up: The number of carriers that came up; tells a crossed dial from a redial.
@@ -144,7 +146,7 @@ class Carriers:
         self.peer = peer
         self.connection = Connection(peer, terms, self)
         self.endpoints: tuple[str, ...] = ()
-        self.last_failure = ""
+        self.last_failure, self.kept_out = "", True
         self.last_break = 0.0, ""
         self.direct = DirectTries(peer.name, terms)
         self.came_up = 0
@@ -210,7 +212,7 @@ class Carriers:
         Raises:
             DecodeError: The number that the peer says it holds is impossible; the carrier is not
                 taken.
-            CarrierClosedError: The carrier has ended by now.
+            CarrierClosedError: The carrier has ended by now, or there are too many open files.
         """
         self.detach()
         connection, terms = self.connection, self._terms
@@ -255,7 +257,12 @@ class Carriers:
         if direct is not None:
             direct.accept_all()
         logger.debug("connected to %s by %s", self.peer.name, carrier.description)
-        stream.pump.start(preamble)
+        try:
+            stream.pump.start(preamble)
+        except CarrierClosedError as error:
+            self.detach()
+            self.gone(str(error))  # else both ends would try again and again
+            raise
 
     def detach(self, farewell: bytes = b"") -> int:
         """Lets go of the present carrier, with a last message for it, and reads nothing more of it.
@@ -302,6 +309,12 @@ class Carriers:
                 if stream.carrier.takes_over:
                     self.direct.broke(given_up=True, why="its lanes stood still")
                 self._broke(stream, CarrierClosedError("its lanes stand still"))
+
+    def dial_failed(self, error: Exception, words: str = "") -> None:
+        """Hears why there is no carrier now, for the message of a loss by silence."""
+        self.last_failure = words or str(error)
+        reached = isinstance(error, (CarrierClosedError, RefusedError))
+        self.kept_out = not (reached or out_of_descriptors(error.__cause__))
 
     def spare(self, seconds: float) -> None:
         """Gives the peer up only after so many seconds of silence, if that is later than now."""
@@ -408,7 +421,9 @@ class Carriers:
         with critical.section, self.connection.lock:
             words = self.connection.pulse.silence_words(now)
         if self.stream is None:
-            words += without_carrier(self.endpoints, self.last_failure, ever=self.came_up > 0)
+            words += without_carrier(
+                self.endpoints, self.last_failure, ever=self.came_up > 0, kept_out=self.kept_out
+            )
             words += breakage(*self.last_break, now)
         return words
 

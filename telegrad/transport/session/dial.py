@@ -112,7 +112,10 @@ class Reach:
             return True
         if Reason.UNANNOUNCED in reasons:  # dialled too early
             self._note_answer()
-        self._carriers.last_failure = _words(failures[-1]) if failures else ""
+        if failures:
+            self._carriers.dial_failed(failures[-1], _words(failures[-1]))
+        else:
+            self._carriers.last_failure = ""
         return False
 
     def _reachable(self) -> list[str]:

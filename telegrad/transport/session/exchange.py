@@ -524,7 +524,7 @@ class Exchange:
         if carriers is None or carriers.stream is not None:
             return ""
         ever, failure = carriers.came_up > 0, carriers.last_failure
-        why = without_carrier(carriers.endpoints, failure, ever=ever)
+        why = without_carrier(carriers.endpoints, failure, ever=ever, kept_out=carriers.kept_out)
         return f"no connection to {peer.name!r} is up{why}"
 
     @property

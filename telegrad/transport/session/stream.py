@@ -191,13 +191,16 @@ def breakage(at: float, how: str, now: float) -> str:
     return f"; its last connection broke {now - at:.1f} s before ({how})" if how else ""
 
 
-def without_carrier(endpoints: Sequence[str], failure: str, *, ever: bool) -> str:
+def without_carrier(
+    endpoints: Sequence[str], failure: str, *, ever: bool, kept_out: bool = True
+) -> str:
     """Returns words on a peer that is silent while no connection to it is up.
 
     Args:
         endpoints: The addresses where it listens.
         failure: The reason why the last dial failed; empty while the first is under way.
         ever: True if there was a connection before.
+        kept_out: True if a firewall may be the reason.
 
     >>> without_carrier([], "", ever=True)
     ' (it does not listen here, and dialled no more)'
@@ -206,7 +209,7 @@ def without_carrier(endpoints: Sequence[str], failure: str, *, ever: bool) -> st
     """
     if endpoints and not ever:
         found = f"last dial: {failure}" if failure else f"no answer from {', '.join(endpoints)}"
-        return f" (never connected; {found}; {LET_IN})"
+        return f" (never connected; {found}{f'; {LET_IN}' if kept_out else ''})"
     if failure:
         return f" (last dial: {failure})"
     return "" if endpoints else " (it does not listen here, and dialled no more)"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, final
 
 from telegrad.transport.base import Carrier, Listener
+from telegrad.transport.host import out_of_descriptors, spelled
 from telegrad.transport.log import get_logger
 
 logger = get_logger(__name__)
@@ -42,6 +44,7 @@ class SocketListener(Listener):
         self._accept = accept
         self._carry = carry
         self._closed = closed
+        self._told = False  # once it was said that there are too many open files
         self._accepting: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
         opened.setblocking(False)
@@ -63,7 +66,10 @@ class SocketListener(Listener):
         try:
             connected, address = self._socket.accept()
         except OSError as error:  # gone again, or too many open files: that would happen again
-            logger.debug("a connection was not taken: %s", error)
+            level = logging.DEBUG
+            if out_of_descriptors(error) and not self._told:
+                self._told, level = True, logging.WARNING
+            logger.log(level, "a connection was not taken: %s", spelled(error))
             self._loop.remove_reader(self._socket.fileno())
             self._loop.call_later(PAUSE_SECONDS, self._watch)
             return

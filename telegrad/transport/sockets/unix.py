@@ -26,7 +26,7 @@ from telegrad.arrays import can_share, gpu_identities
 from telegrad.transport.base import Carrier, Listener, Transport
 from telegrad.transport.channels.device_memory import told_of
 from telegrad.transport.channels.shared_memory import SLABS
-from telegrad.transport.host import has_host_id, read_host_id
+from telegrad.transport.host import has_host_id, read_host_id, spelled
 from telegrad.transport.log import get_logger
 from telegrad.transport.security.tags import UNTAGGED
 from telegrad.transport.security.tls import Tls
@@ -333,7 +333,7 @@ class LocalTransport(Transport):
         except ConnectionError:
             raise
         except OSError as error:
-            raise ConnectionError(f"{endpoint} cannot be reached: {error}") from error
+            raise ConnectionError(f"{endpoint} cannot be reached: {spelled(error)}") from error
         return SocketCarrier(connected, endpoint, told=self._told, trusted=True)
 
 
