@@ -211,12 +211,14 @@ class ProcessGroup:
         They do so at every member. An operation that is over here goes on where it still waits, as
         this member has done its part in it. Sends and receives are all ended.
         """
+        refuse_in_section("abort()")
         with critical.section, self.state_lock:
             since = self._completed() + 1
         self.fail(cause_for_others(cause, self.where), since=since)
 
     def statistics(self) -> GroupStatistics:
         """Returns the counters of this member."""
+        refuse_in_section("statistics()")
         self.collect()
         with critical.section, self.state_lock:
             return GroupStatistics(

@@ -25,7 +25,7 @@ from telegrad.dist_autograd.roots import check_root, gradients_for, listed, serv
 from telegrad.dist_autograd.starting import check_may_block, run_pass
 from telegrad.errors import AutogradError, ContextError
 from telegrad.rpc import RRef
-from telegrad.rpc.seams import AgentCore, current_agent, reference_of
+from telegrad.rpc.seams import AgentCore, current_agent, reference_of, refuse_in_section
 
 __all__ = [
     "AutogradContext",
@@ -235,6 +235,7 @@ def get_gradients(context_id: ContextId) -> dict[Tensor, Tensor]:
         ...     dist_autograd.get_gradients(context_id)[x]
         tensor([2., 4.])
     """
+    refuse_in_section("get_gradients()")
     gradients = current_agent().attachments[Container].find(context_id).gradients()
     return {leaf: _own(leaf, gradient) for leaf, gradient in gradients.items()}
 

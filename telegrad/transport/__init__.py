@@ -41,6 +41,7 @@ from telegrad.transport.log import get_logger
 from telegrad.transport.loop import (
     LoopThread,
     barred,
+    handing,
     hands_over,
     on_own_loop,
     put_off,
@@ -125,6 +126,7 @@ __all__ = [
     "find_tls",
     "find_token",
     "get_logger",
+    "handing",
     "hands_over",
     "interfaces",
     "is_everywhere",

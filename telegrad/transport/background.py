@@ -7,10 +7,12 @@ log records      of telegrad's loop, and of threads that move messages for all (
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import final
 
+START_SECONDS = 0.25  # after which a thread is asked for again, where there was none to be had
 IDLE_SECONDS = 1.0  # without work, after which the thread ends; the next function starts another
 
 
@@ -21,6 +23,7 @@ class BackgroundThread:
     Args:
         name: The thread's name.
         start_soon: Calls a function in a thread that holds no lock.
+        start_later: The same after so many seconds; called in that thread.
         failed: Hears the exception of a function.
         most: The most functions that wait; more of them push out the oldest.
     """
@@ -29,11 +32,13 @@ class BackgroundThread:
         self,
         name: str,
         start_soon: Callable[[Callable[[], None]], None],
+        start_later: Callable[[float, Callable[[], None]], object],
         failed: Callable[[BaseException], None],
         most: float,
     ) -> None:
         self._name = name
         self._start_soon = start_soon
+        self._start_later = start_later
         self._failed = failed
         self._most = most
         # Its `put` may be interrupted by another `put` of the same thread.
@@ -62,22 +67,31 @@ class BackgroundThread:
     def flush(self, timeout: float) -> None:
         """Waits until all that was put has run, for so many seconds at most; the thread ends."""
         self._queue.put(None)
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout)
+        until = time.monotonic() + timeout
+        while self._turn.locked() and (left := until - time.monotonic()) > 0:
+            thread = self._thread  # the one at work: another one may have begun meanwhile
+            if thread is threading.current_thread():
+                return
+            if thread is not None:
+                thread.join(left)
         self._run()  # what came too late for a thread to be started
 
     def _start(self) -> None:
         if not self._turn.locked():
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system allows no more threads
+                self._start_later(START_SECONDS, self._start)
 
     def _run(self) -> None:
         # A function that comes while the turn is given back is seen here, or starts a thread.
         while not self._queue.empty() and self._turn.acquire(blocking=False):
+            self._thread = threading.current_thread()
             try:
                 self._run_all()
             finally:
+                self._thread = None
                 self._turn.release()
 
     def _run_all(self) -> None:

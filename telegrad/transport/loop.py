@@ -217,6 +217,15 @@ def handing_context() -> contextvars.Context:
     return context
 
 
+def handing(function: Callable[[*Ts], object], *args: *Ts) -> None:
+    """For the library: calls a function as a thread that hands messages over does.
+
+    Callbacks of users run in the pool then. It is for a Context that ends with the function.
+    """
+    _handing.set(True)
+    function(*args)
+
+
 def hands_over() -> bool:
     """For the library: returns True if this thread hands arrived messages over, for any receiver.
 
@@ -256,9 +265,14 @@ class LoopThread:
         self._ident: int | None = None  # of that thread, once it runs
 
     def _begin_background(self) -> None:
-        start, failed = self.call_soon, _log_failure
-        self._late = BackgroundThread(f"{self._name}-late", start, failed, math.inf)
-        self._records = BackgroundThread(f"{self._name}-log", start, failed, MOST_RECORDS)
+        make = partial(
+            BackgroundThread,
+            start_soon=self.call_soon,
+            start_later=lambda seconds, start: self.loop.call_later(seconds, start),
+            failed=_log_failure,
+        )
+        self._late = make(f"{self._name}-late", most=math.inf)
+        self._records = make(f"{self._name}-log", most=MOST_RECORDS)
 
     def acquire(self) -> LoopThread:
         """Counts one more user; starts the thread for the first. Returns itself."""
@@ -275,7 +289,8 @@ class LoopThread:
     def release(self) -> None:
         """Counts one user less; the last one stops the loop and waits until the thread ended.
 
-        Tasks that still run on the loop are cancelled. Called on the loop itself, it does not wait.
+        Tasks that still run on the loop are cancelled. Called on the loop itself, it does not wait
+        for that, but for what was put off, and for handlers of log records, a few seconds at most.
         """
         with critical.section, self._users_lock:
             if self._process != os.getpid() or self._users == 0:
@@ -337,17 +352,21 @@ class LoopThread:
 
         For code that must not do it here, as it has interrupted a critical section.
         """
-        if self._loop is None:
+        if self._loop is None or self._process != os.getpid():  # a forked child has no such thread
             function()
-        else:
-            self._late.put(partial(contextvars.copy_context().run, function))
+            return
+        self._late.put(partial(contextvars.copy_context().run, function))
+        if self._users == 0:  # it was released meanwhile
+            self._late.flush(0)
 
     def log(self, handle: Callable[[], object]) -> None:
         """Runs a function that hands over a log record, in another thread, in order."""
-        if self._loop is None:
+        if self._loop is None or self._process != os.getpid():
             handle()
-        else:
-            self._records.put(handle)
+            return
+        self._records.put(handle)
+        if self._users == 0:
+            self._records.flush(0)
 
     def dropped_records(self) -> int:
         """Returns the number of log records that were dropped since the last call of this."""
@@ -391,7 +410,16 @@ class LoopThread:
 
     def _new_loop(self) -> asyncio.AbstractEventLoop:
         """Returns uvloop's for user code; the sockets' loop is asyncio's, as it may poll."""
-        return asyncio.SelectorEventLoop(_Selector(self)) if self._keep_loop else new_event_loop()
+        loop: asyncio.AbstractEventLoop
+        if not self._keep_loop:
+            loop = new_event_loop()
+            return loop
+        loop = asyncio.SelectorEventLoop(_Selector(self))
+        # asyncio logs exceptions that nobody took: its handlers must not block the loop, either.
+        loop.set_exception_handler(
+            lambda loop, context: self.log(partial(loop.default_exception_handler, context))
+        )
+        return loop
 
     def _idle_loop(self) -> asyncio.AbstractEventLoop | None:
         """Returns the kept loop, once the thread that ran it last has ended."""

@@ -159,7 +159,9 @@ def forgeries(
             yield from ((victim, [group, 0, lie]) for victim in (TRAINER, SERVER))
         case "collectives.left":
             yield from ((victim, [group, 0, [], []]) for victim in (TRAINER, SERVER))
-        case "collectives.push" | "collectives.entered" | "collectives.ready":
+        case (
+            "collectives.push" | "collectives.entered" | "collectives.refused" | "collectives.ready"
+        ):
             yield from ((victim, operation_of(key, 1)) for victim in (TRAINER, SERVER))
         case "pipeline.carry":
             yield TRAINER, [pipeline, 0, 1, "B", 0, 0, "", 0, [np.full((4, 2), 9.0, np.float32)]]

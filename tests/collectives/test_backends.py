@@ -383,8 +383,8 @@ def test_a_backend_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.M
     importlib.invalidate_caches()
     with Cluster(3) as cluster:
         assert cluster.run(uses, "star") == [("nothing", [0.0, 3.0, 6.0, 9.0])] * 3
-        for said, _ in cluster.run(uses, "mpi"):
-            assert said.startswith(f"{InvalidUseError.__name__}: no packages add a backend 'mpi'")
+        for said, _ in cluster.run(uses, "nope"):
+            assert said.startswith(f"{InvalidUseError.__name__}: no packages add a backend 'nope'")
             assert "['broken', 'host', 'nccl', 'star']" in said
         for said, _ in cluster.run(uses, "broken"):
             assert "'broken' (tests.collectives.no_such_file:make) cannot be imported" in said

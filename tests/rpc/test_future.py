@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import gc
 import logging
+import sys
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -316,3 +317,34 @@ def test_only_the_main_thread_wakes_for_signals_while_it_waits(
         thread.join(20)
         assert naps[0] == 0.01
         assert min(naps[1:]) > 900.0
+
+
+def test_many_threads_that_read_one_reply_get_its_value() -> None:
+    """A thread that completed it could let them go before the value was decoded."""
+    with short_switches():
+        for _ in range(30):
+            future = new_future(None, "a future")
+            gate, found = threading.Barrier(9), list[object]()
+
+            def read(future: Any = future, gate: Any = gate, found: Any = found) -> None:
+                gate.wait()
+                found.append(future.wait(20))
+
+            threads = [threading.Thread(target=read) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            gate.wait()
+            future._try_set_thunk(lambda: sum(range(20_000)))
+            for thread in threads:
+                thread.join()
+            assert found == [sum(range(20_000))] * 8
+
+
+@contextmanager
+def short_switches() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

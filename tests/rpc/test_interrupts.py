@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from telegrad import rpc
+from telegrad import dist_autograd, rpc
 from telegrad.critical import critical
 from telegrad.errors import BlockingCallError, InvalidUseError, UnknownWorkerError
+from telegrad.rendezvous import MemoryStore
 from telegrad.transport import get_logger, shared_loop_thread
 from tests.conftest import Programs
 from tests.rpc import interrupt_code, remote_code
 from tests.rpc.conftest import Job
+from tests.rpc.interrupt_code import numbers
 
 SCRIPT = Path(interrupt_code.__file__)
 SECONDS = 20.0
@@ -120,6 +122,8 @@ BLOCKING: dict[str, Callable[[rpc.RRef[int]], object]] = {
     "as_completed": lambda _: next(iter(rpc.as_completed([rpc.Future[int]()]))),
     "publish": lambda rref: rpc.publish("a name", rref),
     "statistics": lambda _: rpc.statistics(),
+    "gradients": lambda _: dist_autograd.get_gradients(0),
+    "a store": lambda _: MemoryStore().get("a key"),
     "shutdown": lambda _: rpc.shutdown(),
 }
 
@@ -133,6 +137,31 @@ def test_verbs_that_cannot_be_put_off_are_refused(job: Job, verb: str) -> None:
         with critical.section, pytest.raises(BlockingCallError, match="let another thread call"):
             BLOCKING[verb](rref)
         assert job.agents[1].statistics().calls_served == before
+
+    job.on(0, interrupt)
+
+
+def test_the_next_item_of_a_stream_is_refused_too(job: Job) -> None:
+    def interrupt() -> None:
+        with rpc.stream("w1", numbers, (3,)) as stream:
+            assert next(stream) == 0
+            with critical.section, pytest.raises(BlockingCallError):
+                next(stream)
+            assert list(stream) == [1, 2]
+
+    job.on(0, interrupt)
+
+
+def test_a_callback_that_waits_holds_up_no_other_verb(job: Job) -> None:
+    def interrupt() -> None:
+        waits, goes_on = rpc.Future[int](), threading.Event()
+        began = waits.then(lambda _: goes_on.wait(SECONDS))
+        with critical.section:
+            waits.set_result(1)
+            called = rpc.rpc_async("w1", remote_code.echo, (1,))
+        assert called.wait(SECONDS) == 1
+        goes_on.set()
+        assert began.wait(SECONDS)
 
     job.on(0, interrupt)
 

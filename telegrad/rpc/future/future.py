@@ -24,7 +24,7 @@ import time
 from asyncio import _get_running_loop
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final, overload
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast, final, overload
 
 from telegrad.critical import INTERRUPTING, critical, in_section
 from telegrad.errors import BlockingCallError, CallCancelledError, InvalidUseError
@@ -54,7 +54,14 @@ from telegrad.rpc.future.waits import (
     reads_of,
 )
 from telegrad.rpc.limits import not_done, seconds
-from telegrad.transport import barred, get_logger, hands_over, put_off, refuse_to_block
+from telegrad.transport import (
+    barred,
+    get_logger,
+    handing,
+    hands_over,
+    put_off,
+    refuse_to_block,
+)
 
 # -- wakers that may lose their purpose before the future that they wait for is completed --------
 
@@ -102,7 +109,7 @@ def take_out(entries: list[Any], entry: object) -> bool:
     return True
 
 
-def take_last(entries: list[T] | tuple[()]) -> Iterator[T]:
+def take_last(entries: list[T]) -> Iterator[T]:
     """Takes all entries of a list, the last one first; other threads may take some of them."""
     while entries:
         try:
@@ -130,6 +137,8 @@ _logger = get_logger(__name__)
 UNNAMED = "a future"
 AWAIT = "write `await future` in an async def function"
 STATES = ("pending", "done, not decoded", "done, not decoded", "done", "failed", "cancelled")
+
+_EMPTY: Final = cast("list[Any]", ())  # in place of a list, in a future that needs none
 
 _PENDING, _THUNK, _RESOLVING, _VALUE, _ERROR, _CANCELLED = range(6)
 
@@ -176,7 +185,7 @@ class Future(Awaited, Generic[T]):
     # fmt: off
     __slots__ = (
         "__weakref__", "_about", "_callbacks", "_error", "_fails",
-        "_on_cancel", "_reports", "_resolver", "_state", "_thunk", "_undone", "_unread",
+        "_on_cancel", "_readers", "_reports", "_resolver", "_state", "_thunk", "_undone", "_unread",
         "_value", "_wakers", "_words",
     )
     # fmt: on
@@ -187,15 +196,16 @@ class Future(Awaited, Generic[T]):
         self._unread: Origin | None = origin_of_caller(sys._getframe(1))
 
     def _begin(self, dispatch: Dispatch | None, words: str, about: tuple[object, ...]) -> None:
-        self._undone = threading.Lock()  # taken by the thread that completes it, for good
+        self._undone = [True]  # emptied by the thread that completes it
         self._state = _PENDING
         self._value: T | None = None
         self._error: BaseException | None = None
-        self._thunk: list[Callable[[], T]] | tuple[()] = ()  # taken by the thread that decodes
+        self._thunk: list[Callable[[], T]] = _EMPTY  # taken by the thread that decodes
         self._fails = False  # True if the thunk will raise
         self._unread = None  # the place where it was made, until its error is read or handed on
         self._reports: Reports | None = None
         self._resolver = 0  # the thread that decodes
+        self._readers: list[Waker] = _EMPTY  # of threads that wait for that one
         self._source: object = None  # the source that will complete it; see `comes_from`
         self._wakers: list[Waker] = []
         self._callbacks: list[Callable[[], None]] = []
@@ -571,28 +581,32 @@ class Future(Awaited, Generic[T]):
         fails: bool = False,
     ) -> bool:
         interrupts = critical.section._is_owned()  # a handler or finaliser completes it
-        # Until its state is set, a wait for it by code that interrupts this thread would not end.
-        with critical.section:
-            if not self._undone.acquire(blocking=False):
-                return False
-            try:
-                on_cancel, self._on_cancel = self._on_cancel, None  # it may refer to this future
-                self._source = None  # this may, too
-                self._value, self._error, self._fails = value, error, fails
-                if thunk is not None:
-                    self._thunk = [thunk]
-                self._state = state
-            finally:
-                if self._state == _PENDING:  # a handler of a signal has raised
-                    self._undone.release()
-        if error is not None and self._unread is not None and self._reports is None:
-            self._reports = reports_of(find_agent())
+        readers, thunks = (_EMPTY, _EMPTY) if thunk is None else ([], [thunk])
+        source = self._source  # keeps it: a finaliser would run between the next steps
+        try:
+            # Nothing is called or allocated from here until the state is set: so no other thread
+            # runs meanwhile, and no handler or finaliser. Whoever loses finds it done.
+            del self._undone[0]
+        except IndexError:
+            return False
+        self._source = None  # it may refer to this future
+        self._thunk, self._readers = thunks, readers
+        self._value, self._error, self._fails = value, error, fails
+        self._state = state
+        on_cancel, self._on_cancel = self._on_cancel, None  # it may refer to this future, too
+        del source
         if state != _CANCELLED:
             on_cancel = None
-        if interrupts:
-            put_off(partial(_tell, self, on_cancel))
-        elif on_cancel is not None or self._wakers or self._callbacks:
+        try:
+            if error is not None and self._unread is not None and self._reports is None:
+                self._reports = reports_of(find_agent())
+            if interrupts:
+                put_off(partial(handing, _tell, self, on_cancel))
+            elif on_cancel is not None or self._wakers or self._callbacks:
+                _tell(self, on_cancel)
+        except BaseException:  # of a signal handler: it spares no waiter
             _tell(self, on_cancel)
+            raise
         return True
 
     def _has_value(self) -> bool:
@@ -606,23 +620,25 @@ class Future(Awaited, Generic[T]):
         """Runs the thunk, or waits for the thread that runs it: the state is final afterwards."""
         if self._state == _PENDING:
             raise InvalidUseError(f"{self._label} is not done; wait() for it or await it")
-        if self._resolver == threading.get_ident() or in_section():
+        me, state = threading.get_ident(), _ERROR
+        if self._resolver == me or in_section():
             raise BlockingCallError(f"{self._label} cannot be decoded in {INTERRUPTING}")
-        for thunk in take_last(self._thunk):
-            self._resolver, self._state, state = threading.get_ident(), _RESOLVING, _VALUE
-            try:
-                self._value = thunk()
-            except BaseException as error:
-                self._error = without_frames(error)
-                state = _ERROR
-            self._state, self._resolver = state, 0
-            _tell(self)  # threads that wait for it below
+        try:
+            thunk = self._thunk[0]  # as in `_complete`: nothing else runs between these steps
+            del self._thunk[0]
+        except IndexError:
+            _await_reader(self)
             return
-        decoded = threading.Lock()
-        decoded.acquire()
-        self._wakers.append(decoded.release)
-        if self._state < _VALUE or not take_out(self._wakers, decoded.release):
-            decoded.acquire()  # another thread decodes at this moment
+        self._resolver, self._state = me, _RESOLVING
+        try:
+            self._value = thunk()
+            state = _VALUE
+        except BaseException as error:
+            self._error = error
+            self._error = without_frames(error)
+        finally:
+            self._state, self._resolver = state, 0
+            _wake(self._readers)
 
     def _fresh_error(self) -> BaseException:
         """Returns an exception for one raise: by its frames a raised one refers to this future."""
@@ -682,18 +698,33 @@ def _tell(future: Future[Any], on_cancel: Callable[[], object] | None = None) ->
     """Calls all who wait for the completion of a future, in the order in which they came."""
     if on_cancel is not None:
         on_cancel()  # first: a callback may run for long
-    wakers = future._wakers
-    wakers.reverse()
-    while wakers:
-        try:
-            waker = wakers.pop()
-        except IndexError:  # another thread has taken its own back
-            break
-        waker()
+    _wake(future._wakers)
     if future._callbacks:
         with contextlib.ExitStack() as calls:  # a Ctrl-C in one of them spares the others
             for callback in take_last(future._callbacks):
                 calls.callback(future._run, callback)
+
+
+def _await_reader(future: Future[Any]) -> None:
+    """Waits for the thread that decodes a future at this moment."""
+    decoded = threading.Lock()
+    decoded.acquire()
+    future._readers.append(decoded.release)
+    if future._state < _VALUE or not take_out(future._readers, decoded.release):
+        decoded.acquire()
+
+
+def _wake(wakers: list[Waker]) -> None:
+    """Calls wakers, in the order in which they came."""
+    if wakers:
+        wakers.reverse()
+    while wakers:
+        try:
+            waker = wakers[-1]
+            del wakers[-1]
+        except IndexError:  # another thread has taken its own back
+            break
+        waker()
 
 
 def wait_or_cancel(future: Future[T]) -> T:

@@ -459,27 +459,22 @@ class RRefRegistry:
             self.drain()
 
     def drain(self) -> None:
-        """Counts the references that became garbage, unless an event is under way that will.
+        """Counts the references that became garbage.
 
-        Never waits for the lock: the garbage collector may run a user's finaliser, which may call
-        `release()`, in a thread that holds it.
+        In a thread that may hold the lock, as a user's finaliser calls `release()` there, it leaves
+        them to the event that is under way, or to the next tick.
         """
         while not (self.garbage.empty() or in_section()):
-            with critical.section:
-                if not self._lock.acquire(blocking=False):
-                    return
-                try:
-                    effects: list[Effect] = []
-                    with contextlib.suppress(Empty):
-                        while True:
-                            gone = self.garbage.get_nowait()
-                            if isinstance(gone, RRefId):
-                                effects += self.owners.drop(gone)
-                            else:
-                                effects += self.users.release(gone)
-                    steps = self._take(effects)
-                finally:
-                    self._lock.release()
+            with critical.section, self._lock:
+                effects: list[Effect] = []
+                with contextlib.suppress(Empty):
+                    while True:
+                        gone = self.garbage.get_nowait()
+                        if isinstance(gone, RRefId):
+                            effects += self.owners.drop(gone)
+                        else:
+                            effects += self.users.release(gone)
+                steps = self._take(effects)
             for step in steps:
                 step()
 

@@ -241,6 +241,7 @@ class StreamReader:
         """Returns the next value, OVER or _NOTHING; raises the error that it has ended with."""
         receiver = self._receiver
         self._readers.agent.life.check_process()
+        refuse_in_section(f"the next item of {self.label}")
         with critical.section, self._lock:
             envelope = receiver.take()
             taken = receiver.ask_for_more()

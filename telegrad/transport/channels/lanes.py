@@ -292,6 +292,8 @@ class Lanes:
             self._break(error)
             return
         lane.let_go()
+        if lane not in self._lanes:
+            return  # both of its threads have told
         self._lanes.remove(lane)
         self._means.spawn(lane.carrier.close())
         if self.dialled:

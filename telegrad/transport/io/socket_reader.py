@@ -287,11 +287,12 @@ class SocketReader:
         while gate.shut and requests < most and not self._closed and self._role.waiter == me:
             if (left := ends - time.monotonic()) <= 0:
                 return
-            critical.role.release()  # a handler of a signal may wait itself while this one polls
             try:
+                critical.role.release()  # a handler of a signal may wait while this thread polls
                 ready = shield.wait(self._spin.poll, polls.sockets.poll, min(left, LONGEST_SLEEP))
             finally:
-                critical.role.acquire()
+                if not critical.role._is_owned():  # a handler may have raised before
+                    critical.role.acquire()
             requests += self._context.run(self._read, ready)
 
     def _wake_waiter(self) -> None:
