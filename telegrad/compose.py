@@ -13,7 +13,7 @@ from functools import partial
 from telegrad.collectives.seams import attach_to as attach_groups
 from telegrad.dist_autograd.seams import attach_to as attach_autograd
 from telegrad.doctor.seams import attach_to as attach_doctor
-from telegrad.parallel.seams import attach_to as attach_pipelines
+from telegrad.parallel.seams import attach_to as attach_parallel
 from telegrad.rendezvous import CallOff, JobAddress, join_job
 from telegrad.rpc import RpcOptions
 from telegrad.rpc.seams import (
@@ -116,7 +116,7 @@ def make_agent(
         attach_doctor(made)
         attach_autograd(made)
         attach_groups(made)
-        attach_pipelines(made)
+        attach_parallel(made)
         endpoints = made.open()
         opened.append(made)
         events.agent = made

@@ -15,9 +15,11 @@ from typing import Any, Self, cast, final
 from telegrad.autograd import Tensor
 from telegrad.errors import UnknownWorkerError
 from telegrad.nn import Module, Parameter
+from telegrad.parallel.optimizer.structure import References
 from telegrad.rpc import Future, RRef, expose, register_type, remote, rpc_sync
 from telegrad.rpc.seams import (
     AgentCore,
+    current_agent,
     reference_of,
     refuse_to_block,
     seconds,
@@ -80,6 +82,8 @@ def _local_module(module_rref: RRef[Any]) -> Module:
 def _of_module(module: Module) -> list[RRef[Parameter]]:
     parts = [each for each in module.modules() if isinstance(each, RemoteModule)]
     own = [] if module in parts else [RRef(parameter) for parameter in module.parameters()]
+    if own:
+        current_agent().attachments[References].note(module)
     return own + [rref for part in parts for rref in part.remote_parameters()]
 
 

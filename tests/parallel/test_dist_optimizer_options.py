@@ -11,10 +11,16 @@ import pytest
 
 from telegrad import dist_autograd, optim, rpc
 from telegrad.autograd import RowSparse, tensor
-from telegrad.errors import ContextError
-from telegrad.nn import Embedding
+from telegrad.errors import ContextError, InvalidUseError
+from telegrad.nn import Embedding, Parameter
 from telegrad.nn.utils import clip_grad_norm_
-from telegrad.parallel import DistributedOptimizer, LossScale, parameter_rrefs
+from telegrad.parallel import (
+    DistributedOptimizer,
+    LossScale,
+    RemoteModule,
+    parameter_rrefs,
+    step_failure,
+)
 from telegrad.parallel.optimizer.owners import _norm
 from telegrad.testing import Cluster
 from telegrad.types import Array
@@ -443,3 +449,124 @@ def state_that_does_not_fit() -> None:
 
 def test_state_that_does_not_fit_changes_nothing(cluster: Cluster) -> None:
     cluster.call(0, state_that_does_not_fit)
+
+
+# -- modules that change at their owner ----------------------------------------------------------
+
+
+def change(part: rpc.RRef[Part], how: str) -> None:
+    """Runs at the owner of a part; alters its structure."""
+    module = part.local_value()
+    if how == "unfreeze":
+        module.b.requires_grad = True
+    elif how == "freeze":
+        module.b.requires_grad = False
+    elif how == "replace":
+        module.b = Parameter(module.b.data)
+    elif how == "add":
+        module.more = Parameter(np.ones(1))
+    else:
+        assert how == "remove"
+        del module.b
+
+
+def altered(part: rpc.RRef[Part], how: str) -> None:
+    rpc.rpc_sync(part.owner(), change, (part, how))
+
+
+def refused_after(how: str, words: str, remote_module: bool, max_norm: float | None) -> None:
+    """Alters the part of worker1, beside one of worker0, and asks that the step refuses."""
+    if remote_module:
+        module = RemoteModule("worker1", Part, (1,))
+        parts = [*make_parts(["worker0"]), module.get_module_rref()]
+        references = module.remote_parameters
+    else:
+        parts = make_parts(TWO)
+
+        def references() -> list[rpc.RRef[Parameter]]:
+            return parameter_rrefs(parts[1])
+
+    kept = 2
+    if how == "unfreeze":
+        altered(parts[1], "freeze")
+        kept = 1  # the frozen one is left out
+    given = rrefs_of(parts[:1]) + references()[:kept]
+    optimizer = DistributedOptimizer(optim.SGD, given, lr=0.1, max_norm=max_norm)
+    step(optimizer, parts, XS[0])  # nothing has changed yet
+    altered(parts[1], how)
+    before = [rref.to_here().data for rref in given]
+    with dist_autograd.context() as context_id:
+        loss = tensor(0.0, dtype=np.float64)
+        for rref in given:
+            loss = loss + rref.to_here().sum()
+        dist_autograd.backward(context_id, [loss])
+        with pytest.raises(InvalidUseError, match=words) as caught:
+            optimizer.step(context_id)
+    after = [rref.to_here().data for rref in given]
+    close(after[2:], before[2:])
+    if max_norm is None:
+        assert str(step_failure(caught.value)) == "worker0 stepped; worker1 did not step"
+    else:
+        close(after, before)
+    if how != "remove":  # the remedy
+        anew = DistributedOptimizer(optim.SGD, rrefs_of(parts[:1]) + references(), lr=0.1)
+        held = values(parts)
+        step(anew, parts, XS[1])
+        assert all((left != right).all() for left, right in zip(held, values(parts), strict=True))
+
+
+@pytest.mark.parametrize("max_norm", [None, 100.0])
+@pytest.mark.parametrize("remote_module", [False, True])
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("unfreeze", "'b' of Part on worker 'worker1' was unfrozen, .*parameter_rrefs.*again"),
+        ("replace", "'b' of Part on worker 'worker1' was .*replaced"),
+        ("add", "'more' of Part on worker 'worker1' was .*added"),
+        ("remove", "'b' of Part on worker 'worker1' was removed"),
+    ],
+)
+def test_a_module_that_changed_at_its_owner_is_told_of(
+    cluster: Cluster, how: str, words: str, remote_module: bool, max_norm: float | None
+) -> None:
+    cluster.call(0, refused_after, how, words, remote_module, max_norm)
+
+
+def unharmed() -> None:
+    parts = make_parts(TWO)
+    everything = DistributedOptimizer(optim.SGD, rrefs_of(parts), lr=0.1)
+    altered(parts[1], "freeze")
+    step(everything, parts, XS[0])
+    altered(parts[1], "unfreeze")
+    before = values(parts)
+    step(everything, parts, XS[1])  # it has a reference, so the step reaches it
+    assert (values(parts)[3] != before[3]).all()
+    part = rpc.remote("worker1", Part, (2,))
+    w, _ = parameter_rrefs(part)
+    chosen = DistributedOptimizer(optim.SGD, [w], lr=0.1)
+    step(chosen, [part], XS[2])  # the other one is trained, and was left out
+    altered(part, "add")
+    more = DistributedOptimizer(optim.SGD, parameter_rrefs(part)[2:], lr=0.1)
+    step(chosen, [part], XS[3])  # another optimizer steps the new one
+    step(more, [part], XS[3])
+
+
+def test_parameters_that_were_left_out_or_are_stepped_elsewhere_are_no_error(
+    cluster: Cluster,
+) -> None:
+    cluster.call(0, unharmed)
+
+
+def added_later() -> None:
+    part = rpc.RRef(Part(0))
+    optimizer = DistributedOptimizer(optim.SGD, parameter_rrefs(part), lr=0.1)
+    altered(part, "add")
+    with pytest.raises(InvalidUseError, match="'more' of Part on worker 'worker0'"):
+        step(optimizer, [part], XS[0])
+    *_, more = part.local_value().parameters()
+    optimizer.add_param_group({"params": [rpc.RRef(more)]})
+    step(optimizer, [part], XS[0])
+
+
+def test_a_parameter_that_is_added_as_a_group_is_stepped(cluster: Cluster) -> None:
+    cluster.call(0, added_later)

@@ -232,6 +232,9 @@ class DistributedOptimizer:
             ContextError: The context was released.
             ValueError: This worker is none of the trainers, or `param_groups` has other groups or
                 parameters than the owners.
+            InvalidUseError: A module at its owner has a trained parameter that no step would reach,
+                since it was unfrozen, replaced or added after `parameter_rrefs`; or it has lost
+                one. That owner stepped nothing; with `max_norm` or a loss scale none did.
             WorkerLostError: An owner is lost, or the worker at which the trainers wait.
             CallTimeoutError: An owner, or another trainer, did not come in time.
             BlockingCallError: On an event loop that telegrad runs.

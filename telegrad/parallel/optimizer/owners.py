@@ -34,6 +34,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.optim import Optimizer
+from telegrad.parallel.optimizer.structure import References
 from telegrad.rpc import Future, RRef, expose, remote_traceback
 from telegrad.rpc.seams import current_agent, fresh_copy, wait_each
 from telegrad.types import Shape, WorkerInfo
@@ -149,6 +150,8 @@ class OwnerOptimizer:
             part.group: own for part, own in zip(parts, self._optimizer.param_groups, strict=True)
         }
         self._numbers = [number for part in parts for number in part.numbers]
+        self._references = current_agent().attachments[References]
+        self._note_params()
         self._lock = threading.Lock()  # guards the options and the held gradients
         self._held: tuple[int, dict[Tensor, Gradient]] = (0, {})
 
@@ -157,6 +160,7 @@ class OwnerOptimizer:
         self._optimizer.add_param_group(_group(part))
         self._groups[part.group] = self._optimizer.param_groups[-1]
         self._numbers += part.numbers
+        self._note_params()
         return self.facts()
 
     def facts(self) -> OwnerFacts:
@@ -219,6 +223,8 @@ class OwnerOptimizer:
 
     def _gradients(self, request: StepRequest) -> tuple[dict[Tensor, Gradient], list[int]]:
         """Returns the sum of the shares for the named groups, and the contexts that are over."""
+        for note in self._notes:
+            note.check(self._own, self._references)
         container = current_agent().attachments[Container]
         own = {p for i in request.options for p in self._groups[i]["params"]}
         total: dict[Tensor, Any] = {}
@@ -238,6 +244,11 @@ class OwnerOptimizer:
                     known = parameter in total
                     total[parameter] = total[parameter] + share if known else share
         return total, over
+
+    def _note_params(self) -> None:
+        params = self._optimizer.params
+        self._own = set(map(id, params))
+        self._notes = self._references.take(self, params)
 
     def _set(self, options: Options) -> None:
         with critical.section, self._lock:
