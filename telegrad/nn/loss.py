@@ -151,7 +151,7 @@ def kl_div(
 ) -> Tensor:
     """Returns `target * (log(target) - x)`, 0 where `target` is 0; its sum is the divergence.
 
-    Where `target` is 0, the loss is 0 whatever `x` is, and so are its slopes.
+    If `target` is 0, the loss is 0 whatever `x` is, and so are its slopes.
 
     S. Kullback and R. A. Leibler, "On information and sufficiency" (1951).
 

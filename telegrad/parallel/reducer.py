@@ -716,7 +716,7 @@ def _as_kept(gradient: Any, factor: float) -> Any:
 
 @final
 class _Ending(Completion):
-    """The end of a pass without a hook: who waits for it is blocked in its operations."""
+    """The end of a pass without a hook: a thread that waits for it is blocked in its operations."""
 
     def __init__(self, done: Future[None], reducer: Reducer) -> None:
         self._done = done

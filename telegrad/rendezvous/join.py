@@ -504,7 +504,7 @@ def _check_twin(
     token: bytes | None,
     transports: Sequence[Transport],
 ) -> None:
-    """Looks who has the port of the coordinator that this worker was to host.
+    """Finds the process that has the port of the coordinator that this worker was to host.
 
     If that is another process which says that it has this rank, it is refused, too: it would wait
     in vain for the rank that this worker should have had.

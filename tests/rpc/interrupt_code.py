@@ -184,7 +184,7 @@ class Tracer:
     def on(self) -> Iterator[None]:
         """Interrupts this thread in the block, and telegrad's other threads, once at each place."""
         self._on = True
-        sys.settrace(self._enter)
+        sys.settrace(self.enter)
         try:
             yield
         finally:
@@ -195,7 +195,7 @@ class Tracer:
     def places(self) -> int:
         return len(self._places)
 
-    def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
+    def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
         del argument
         if not (self._on and event == "call" and frame.f_code.co_filename.startswith(FLOORS)):
             return None
@@ -242,7 +242,7 @@ def main(kind: str, grain: str, direct: str) -> None:
     interrupter = Interrupter()
     tracer = Tracer(forced(kind, interrupter), opcodes=grain == "opcode")
     if kind != "signal":  # those come to the main thread alone
-        threading.settrace(tracer._enter)
+        threading.settrace(tracer.enter)
     way: Any = {"True": True, "False": False}.get(direct, direct)
     options = rpc.RpcOptions(direct=way, lost_after=SECONDS)  # a traced loop is slow
     agent = rpc.init_rpc(options=options)

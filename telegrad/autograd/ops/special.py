@@ -93,7 +93,7 @@ _ODD: Final = [math.prod(range(1, 2 * k, 2)) for k in range(1, 13)]
 def _beyond_one(x: Any, y: Any, factor: float, far: Any, sign: float) -> Any:
     """Returns `factor * x * y - 1`, where `y` is nearly 1 / (factor * x) if x is large.
 
-    Where `far` is true the difference cancels, and this is the sum of 1 * 3 * ... (2k - 1) *
+    If `far` is true, the difference cancels, and this is the sum of 1 * 3 * ... (2k - 1) *
     (sign / (2 x^2))^k. At x = 10 the first term that is left out is 1e-15 of it.
     """
     if x.dtype.kind == "c":

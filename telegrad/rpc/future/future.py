@@ -585,7 +585,7 @@ class Future(Awaited, Generic[T]):
         source = self._source  # keeps it: a finaliser would run between the next steps
         try:
             # Nothing is called or allocated from here until the state is set: so no other thread
-            # runs meanwhile, and no handler or finaliser. Whoever loses finds it done.
+            # runs meanwhile, and no handler or finaliser. A thread that loses finds it done.
             del self._undone[0]
         except IndexError:
             return False
@@ -695,7 +695,7 @@ class Future(Awaited, Generic[T]):
 
 
 def _tell(future: Future[Any], on_cancel: Callable[[], object] | None = None) -> None:
-    """Calls all who wait for the completion of a future, in the order in which they came."""
+    """Calls all that wait for the completion of a future, in the order in which they came."""
     if on_cancel is not None:
         on_cancel()  # first: a callback may run for long
     _wake(future._wakers)
