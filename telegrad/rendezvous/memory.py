@@ -21,7 +21,6 @@ from telegrad.rendezvous.store import (
     missing_in,
     serve_request,
 )
-from telegrad.transport import refuse_in_section
 from telegrad.types import WorkerInfo
 
 # The key that a wait needs next, and True if that is the key of a queue.
@@ -259,7 +258,6 @@ class MemoryStore(Store):
 
     def close(self) -> None:
         """Ends every wait of this handle with RendezvousError; idempotent."""
-        refuse_in_section("a store")
         with critical.section, self._table.lock:
             self._closed = True
             waits = self._table.take_waits(self)
@@ -342,7 +340,6 @@ class MemoryStore(Store):
         Raises:
             RendezvousError: This handle is closed.
         """
-        refuse_in_section("a store")
         with critical.section, self._table.lock:
             if self._closed:
                 raise closed_error("the store")

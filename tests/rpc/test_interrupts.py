@@ -12,7 +12,6 @@ import pytest
 from telegrad import dist_autograd, rpc
 from telegrad.critical import critical
 from telegrad.errors import BlockingCallError, InvalidUseError, UnknownWorkerError
-from telegrad.rendezvous import MemoryStore
 from telegrad.transport import get_logger, shared_loop_thread
 from tests.conftest import Programs
 from tests.rpc import interrupt_code, remote_code
@@ -123,7 +122,6 @@ BLOCKING: dict[str, Callable[[rpc.RRef[int]], object]] = {
     "publish": lambda rref: rpc.publish("a name", rref),
     "statistics": lambda _: rpc.statistics(),
     "gradients": lambda _: dist_autograd.get_gradients(0),
-    "a store": lambda _: MemoryStore().get("a key"),
     "shutdown": lambda _: rpc.shutdown(),
 }
 
