@@ -10,7 +10,7 @@ taken inside the thread's section, and verbs ask for it:
 
     in a section     a verb that returns at once puts its work off (`transport.loop.put_off`);
                      a verb that blocks raises BlockingCallError
-    in a role        the thread reads or writes a socket for all: only a verb that blocks raises
+    in a role        the thread reads sockets for all, or a lane: only a verb that blocks raises
 
 `docs/architecture.md` lists the locks and what may run under them.
 """
@@ -41,8 +41,8 @@ class Mark(AbstractContextManager[bool], Protocol):
 class _Critical(threading.local):
     """The marks of one thread: locks that no other thread ever takes, and that count their depth.
 
-    Such a lock costs a third of a function call; a class of ours around each lock would cost three
-    calls, and Ctrl-C between two of its steps would leave the mark behind.
+    Such a lock calls no Python function. A class of ours around each lock would call two, and a
+    Ctrl-C between two of its steps would leave the mark behind.
 
     Attributes:
         section: Held while this thread holds a lock of telegrad's.

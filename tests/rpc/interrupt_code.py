@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import signal
 import sys
 import threading
@@ -28,7 +27,6 @@ from telegrad.transport import get_logger, shared_loop_thread
 OURS = str(Path(telegrad.__file__).parent)
 FLOORS = tuple(f"{OURS}/{each}" for each in ("rpc", "transport", "wire", "critical.py"))
 SECONDS = 60.0  # far more than any call needs, also where the machine is busy
-MOST_PENDING = 200
 
 served: Counter[str] = Counter()
 
@@ -265,5 +263,4 @@ def main(kind: str, grain: str, direct: str) -> None:
 if __name__ == "__main__":
     from tests.rpc import interrupt_code  # by its name: the calls name its functions so
 
-    os.environ.setdefault("TELEGRAD_TOKEN", "only for tests")
     interrupt_code.main(*sys.argv[1:])
