@@ -43,6 +43,7 @@ from telegrad.collectives.messages import (
     OperationId,
     OperationMessage,
     UnformedMessage,
+    pack_cause,
 )
 from telegrad.collectives.operation import CrossWaits, check_may_block
 from telegrad.collectives.process_group import ProcessGroup
@@ -334,7 +335,13 @@ def attach_to(agent: AgentCore) -> Groups:
     agent.life.on_all_ending(groups.leave)
     agent.life.after_close(groups.close)
     for kind in (PUSH, ENTERED, REFUSED, READY):
-        agent.inbox.register(kind, groups.on_operation, anywhere=True, memory=groups.blocks.take)
+        agent.inbox.register(
+            kind,
+            groups.on_operation,
+            anywhere=True,
+            memory=groups.blocks.take,
+            takes_failed=True,
+        )
     agent.inbox.register(ABORT, groups.on_abort)
     agent.inbox.register(LEFT, groups.on_left)
     agent.inbox.register(FORM, groups.formations.on_form)
@@ -664,6 +671,9 @@ class Groups:
         """Delivers a message of an operation to its group."""
         message, _ = OperationMessage.unpack(envelope.document)
         kind, data = envelope.kind, envelope.buffers[-1] if envelope.buffers else b""
+        if envelope.failure is not None:  # the operation fails here, which tells the others
+            words = f"worker {self._agent.info.name!r} cannot read data of {peer.name!r}"
+            kind, data = REFUSED, pack_cause(MemoryError(f"{words}: {envelope.failure}"))
         group = self._groups.get(message.group)  # a look at a dict needs no lock
         source = None if group is None else group.rank_of(peer)
         if group is not None and source is not None:

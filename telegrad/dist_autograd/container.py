@@ -421,7 +421,8 @@ class Handlers:
     def register(self) -> None:
         """Registers the handlers on the agent."""
         for kind, handle in (PASS, self._hear), (ABORT, self._abort), (RELEASE, self._release):
-            self._agent.inbox.register(kind, partial(self._put, handle), anywhere=True)
+            handler = partial(self._put, handle)
+            self._agent.inbox.register(kind, handler, anywhere=True, takes_failed=kind == PASS)
 
     def _put(self, handle: Handle, peer: WorkerInfo, envelope: Envelope) -> None:
         read = partial(self._read, handle, peer, envelope)
@@ -433,6 +434,10 @@ class Handlers:
     ) -> Callable[[], None] | None:
         try:
             runner = handle(peer, envelope)
+        except MemoryError as error:
+            if error is not envelope.failure:
+                raise
+            runner = self._unreadable(peer, envelope, error)
         except DecodeError as error:
             self._tell_garbage(peer, envelope, error)
             runner = self._unreadable(peer, envelope, error) if envelope.kind == PASS else None
@@ -460,7 +465,7 @@ class Handlers:
         return runner
 
     def _unreadable(
-        self, peer: WorkerInfo, envelope: Envelope, error: DecodeError
+        self, peer: WorkerInfo, envelope: Envelope, error: DecodeError | MemoryError
     ) -> PassRunner | None:
         """Fails the pass of an unreadable message, at its sender and at this worker."""
         try:

@@ -277,6 +277,14 @@ class Receiver(ABC):
         """
         return None
 
+    def takes_failed(self, envelope: Envelope) -> bool:
+        """Returns True if an envelope with a `failure` fails only the call that it belongs to.
+
+        Else this worker has missed a message that others rely on, so the peer is lost. In any
+        thread, quick.
+        """
+        return False
+
     def load(self) -> int:
         """Returns how many calls this worker serves; its peers are told."""
         return 0

@@ -68,7 +68,10 @@ def read_body(
 
     Raises:
         DecodeError: The envelope has no valid body.
+        MemoryError: This worker had no memory for it.
     """
+    if envelope.failure is not None:
+        raise envelope.failure
     externals: list[object] = []
     if envelope.externals:
         externals = rebuild(envelope.externals, envelope.buffers, limits=limits, land=land)

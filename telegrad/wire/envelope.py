@@ -32,6 +32,8 @@ class Envelope:
             1 the externals, 2 the first buffer, ...); never received.
         in_order: True if its pieces are sent after those of all earlier envelopes for which this is
             True, too; never received.
+        failure: The error that the receiver had no memory for parts that came as pieces, so that
+            they are missing; None elsewhere.
     """
 
     kind: str
@@ -46,3 +48,4 @@ class Envelope:
     number: int = 0
     staged: Mapping[int, memoryview] | None = None
     in_order: bool = False
+    failure: MemoryError | None = None

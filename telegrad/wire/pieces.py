@@ -9,6 +9,7 @@ because a receiver reports its progress by the number of chunks, and a MiB may t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import struct
@@ -31,11 +32,6 @@ BufferMemory: TypeAlias = Callable[[str, int], memoryview | None]
 
 _HEADER: Final = struct.Struct(">QQIQ")
 CHUNK_HEADER_BYTES: Final = _HEADER.size
-
-
-@final
-class OutOfMemoryError(DecodeError):
-    """There is no memory here for a part; the peer that sends it has done nothing wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +209,7 @@ class Assembly:
 
         Raises:
             DecodeError: The piece fits no part.
-            OutOfMemoryError: There is no memory for its part.
+            MemoryError: There is no memory for its part; call `give_up`.
         """
         part = self._parts.get(piece.part)
         if part is None:
@@ -244,20 +240,29 @@ class Assembly:
         return self.complete
 
     def join(self) -> Envelope:
-        """Gives the envelope its parts, once all are complete; a big document is copied here."""
+        """Gives the envelope its parts, once all are complete; a big document is copied here.
+
+        Raises:
+            MemoryError: There is no memory for the copy; call `give_up`.
+        """
         envelope = self.envelope
         buffers = list(envelope.buffers)
         for number, part in self._parts.items():
             assert part.view is not None
             if number == 0:
-                envelope.document = bytes(part.view)
+                envelope.document = self._copy(part.view)
             elif number == 1:
-                envelope.externals = bytes(part.view)
+                envelope.externals = self._copy(part.view)
             else:
                 buffers[number - 2] = part.view
         envelope.buffers = buffers
         self._parts = {}  # what comes again is known as there; nothing else has the memory
         return envelope
+
+    def give_up(self, error: MemoryError) -> None:
+        """Leaves the parts out of the envelope, as there is no memory for them."""
+        self.envelope.failure, self.envelope.buffers = error, ()
+        self._parts = {}
 
     def _is_lent(self, part: int) -> bool:
         """Returns True if a part came in shared memory; on another stream it may come once more."""
@@ -267,21 +272,28 @@ class Assembly:
         return part - 2 < len(buffers) and isinstance(buffers[part - 2], memoryview)
 
     def _take_memory(self, piece: Span, size: int) -> memoryview:
-        try:
+        with contextlib.suppress(MemoryError):
             if self._memory is not None and piece.part > 1:
                 taken = self._memory(self.envelope.kind, size)
                 if taken is not None:
                     return taken
             # np.empty touches no page before its bytes arrive; bytearray(n) would
             return np.empty(size, np.uint8).data
-        except MemoryError as error:
-            limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-            limited = limit != resource.RLIM_INFINITY
-            told = f" (`ulimit -v` allows it {limit >> 20} MiB)" if limited else ""
-            raise OutOfMemoryError(
-                f"the receiver, process {os.getpid()}, has no memory for {size} bytes of "
-                f"{self.envelope.kind}{told}; send smaller arrays, or give it more memory"
-            ) from error
+        raise self._no_memory(size)
+
+    def _copy(self, view: memoryview) -> bytes:
+        with contextlib.suppress(MemoryError):
+            return bytes(view)
+        raise self._no_memory(view.nbytes)
+
+    def _no_memory(self, size: int) -> MemoryError:
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        limited = limit != resource.RLIM_INFINITY
+        told = f" (`ulimit -v` allows it {limit >> 20} MiB)" if limited else ""
+        return MemoryError(
+            f"the receiver, process {os.getpid()}, has no memory for {size} bytes of "
+            f"{self.envelope.kind}{told}; send smaller arrays, or give it more memory"
+        )
 
     def _error(self, piece: Span, why: str) -> DecodeError:
         where = f"bytes {piece.offset} to {piece.offset + piece.size} of part {piece.part}"

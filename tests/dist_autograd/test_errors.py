@@ -20,7 +20,7 @@ from telegrad.errors import (
     DecodeError,
     NotInitializedError,
 )
-from telegrad.rpc.agent.inbox import MOST_GARBAGE_TOLD
+from telegrad.rpc.agent.inbox import MOST_GARBAGE_TOLD, Inbox
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 
@@ -255,3 +255,31 @@ def test_a_log_tells_of_so_many_garbage_messages_and_no_more(
     told = [each.getMessage() for each in caplog.records if "garbage" in each.getMessage()]
     assert 0 < len(told) <= MOST_GARBAGE_TOLD
     assert all("from 'worker0' is garbage" in words for words in told)
+
+
+def large_gradient() -> None:
+    x = tensor(np.zeros(2**18), requires_grad=True)
+    for words in (r"no memory for \d+ bytes of autograd.pass", ""):
+        with dist_autograd.context() as context_id:
+            loss = rpc.rpc_sync("worker1", double, (x,)).sum()
+            if words:
+                with pytest.raises(MemoryError, match=words):
+                    dist_autograd.backward(context_id, [loss])
+            else:
+                dist_autograd.backward(context_id, [loss])
+                assert dist_autograd.get_gradients(context_id)[x][0] == 2.0
+
+
+def test_a_gradient_without_memory_fails_its_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker that sent it was lost."""
+    lacking = [PASS]
+
+    def memory(_: Inbox, kind: str, size: int) -> memoryview | None:
+        if kind in lacking:
+            lacking.remove(kind)
+            raise MemoryError
+        return None
+
+    monkeypatch.setattr(Inbox, "memory", memory)
+    with Cluster(2) as cluster:
+        cluster.call(0, large_gradient)

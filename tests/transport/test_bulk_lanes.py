@@ -40,6 +40,7 @@ from tests.transport.workers import (
     SECONDS,
     Floor,
     ManualClock,
+    Recorder,
     Worker,
     at_once,
     beat,
@@ -431,7 +432,7 @@ def test_a_slow_thread_of_a_lane_takes_no_piece_of_the_next_stream() -> None:
     def ignore(*_: object) -> None:
         raise AssertionError("nothing came, and nothing broke")
 
-    cargo = Cargo(session, lock, ignore, ignore)  # type: ignore[arg-type]
+    cargo = Cargo(session, lock, ignore)  # type: ignore[arg-type]
     carrier: Any = None  # which is for its owner
     lane = Lane(
         carrier,
@@ -487,7 +488,7 @@ def test_the_threads_of_lanes_start_when_needed_and_end_with_the_exchange() -> N
     assert running() == before
 
 
-def test_what_cannot_be_put_together_for_lack_of_memory_loses_the_peer(
+def test_a_message_that_fails_nothing_loses_the_peer_for_lack_of_memory(
     floor: Floor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -496,7 +497,7 @@ def test_what_cannot_be_put_together_for_lack_of_memory_loses_the_peer(
     monkeypatch.setattr("telegrad.wire.Assembly.join", fail)
     alice, bob = floor.pair()
     alice.post(bob, 1, buffers=[bytes(MIB)])
-    assert "could not be put together: MemoryError" in bob.recorder.wait_lost().reason
+    assert "no room" in bob.recorder.wait_lost().reason
     assert "fenced" in alice.recorder.wait_lost().reason
     with pytest.raises(ConnectionError):
         bob.exchange.post(WorkerInfo("alice", 0, 1), Envelope("test.message"))
@@ -504,6 +505,32 @@ def test_what_cannot_be_put_together_for_lack_of_memory_loses_the_peer(
 
 def no_memory(*_: object) -> NoReturn:
     raise MemoryError
+
+
+def test_a_call_without_memory_fails_alone(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes at once with the error, and its sender is asked for no more of it."""
+
+    def memory(kind: str, size: int) -> memoryview | None:
+        if size == 8 * MIB:
+            raise MemoryError
+        return None
+
+    monkeypatch.setattr(Recorder, "memory", staticmethod(memory))
+    monkeypatch.setattr(Recorder, "takes_failed", lambda *_: True)
+    alice, bob = floor.pair()
+    beside = pattern(2 * MIB)
+    for call in range(0, 10, 2):
+        alice.post(bob, call + 1, buffers=[beside, bytes(8 * MIB), beside], document=bytes(MIB))
+        alice.post(bob, call + 2, buffers=[beside])
+    for call in range(0, 10, 2):
+        failed, whole = bob.recorder.wait_call(call + 1), bob.recorder.wait_call(call + 2)
+        assert f"no memory for {8 * MIB} bytes of test.message" in str(failed.failure)
+        assert not failed.buffers
+        assert (whole.failure, bytes(whole.buffers[0])) == (None, beside)
+    assert sorted(bob.recorder.calls()) == list(range(1, 11))
+    wait_until("receipts for all", lambda: alice.connection(bob.info).connection.flushed)
+    assert not alice.recorder.lost
+    assert not bob.recorder.lost
 
 
 def test_a_receiver_without_memory_says_so_and_blames_nobody(

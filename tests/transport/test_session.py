@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TypeAlias
 
 import pytest
@@ -614,6 +615,60 @@ def test_pieces_in_any_order_over_broken_streams(data: st.DataObject, sizes: lis
     assert sorted(one.call for one in got) == list(range(len(sizes)))
     for one in got:
         assert bytes(one.buffers[0]) == bytes([one.call]) * sizes[one.call]
+    assert is_flushed(a)
+
+
+@given(st.data(), st.lists(st.sampled_from([1, 70_000, BIG, 2 * BIG]), max_size=5))
+@settings(max_examples=40)
+def test_without_memory_each_comes_once_with_the_error(
+    data: st.DataObject, sizes: list[int]
+) -> None:
+    """Also over broken streams, and while pieces of other parts are being copied."""
+
+    def memory(kind: str, size: int) -> memoryview | None:
+        if size == 70_000:
+            raise MemoryError
+        return None
+
+    a, b = Session(), Session(memory=memory)
+    a.connection_made(0)
+    b.connection_made(0)
+    for call, size in enumerate(sizes):
+        a.post(replace(envelope(call, size), document=bytes([call]) * BIG))
+    got, copying, some = carry(a, b), list[Copy](), st.integers(0, 1)
+    for last in (False, True):
+        pieces = pieces_of(a)
+        come = data.draw(st.permutations(pieces + pieces[:2]))
+        for piece in come if last else come[: data.draw(st.integers(0, len(come)))]:
+            try:
+                place = b.claim(piece.span)
+            except MemoryError as error:
+                got += b.give_up(piece.number, error)
+                continue
+            if place is not None:
+                copying.append((piece, place))
+            while copying and data.draw(some) == 1:
+                got += put(b, *copying.pop(0))
+        if not last:
+            for end in (a, b):
+                end.connection_lost()
+            a.connection_made(b.received_number)
+            b.connection_made(a.received_number)
+            got += carry(a, b)
+    for piece, place in copying:
+        got += put(b, piece, place)
+    carry(b, a)
+    assert sorted(one.number for one in got) == list(range(1, len(sizes) + 1))
+    for one in got:
+        size = sizes[one.call]
+        failed = size == 70_000
+        assert (one.failure is not None) == failed
+        if failed:
+            assert "no memory for 70000 bytes of test.message" in str(one.failure)
+            assert not one.buffers
+        else:
+            assert bytes(one.buffers[0]) == bytes([one.call]) * size
+            assert one.document == bytes([one.call]) * BIG
     assert is_flushed(a)
 
 

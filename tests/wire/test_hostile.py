@@ -234,7 +234,7 @@ def test_parts_for_which_there_is_no_memory(part: int) -> None:
     size = 2**60 if part == 0 else 10
     envelope = Envelope("k", number=1, buffers=[b""])
     assembly = Assembly(envelope, {part: size}, size, no_memory)
-    with pytest.raises(DecodeError, match=f"no memory for {size} bytes"):
+    with pytest.raises(MemoryError, match=f"no memory for {size} bytes"):
         assembly.claim(Span(1, part, 0, min(size, PIECE_BYTES)))
 
 

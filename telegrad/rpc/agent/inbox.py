@@ -55,6 +55,7 @@ class Inbox(Receiver):
         self.anywhere: dict[str, TakeMemory | None] = {}
         self.take_reply: Handler
         self.refuse_request: Refuse
+        self._takes_failed: set[str] = set()  # kinds
         self._losses: list[LossCallback] = []
         self._losses_at_once: list[LossCallback] = []
         self._lock = threading.Lock()
@@ -70,6 +71,7 @@ class Inbox(Receiver):
         *,
         anywhere: bool = False,
         memory: TakeMemory | None = None,
+        takes_failed: bool = False,
     ) -> None:
         """Registers a handler: `handler(peer, envelope)` is called for each envelope of a kind.
 
@@ -82,6 +84,8 @@ class Inbox(Receiver):
                 several threads at once.
             memory: Returns memory for a received buffer of so many bytes, None for fresh memory. It
                 is called in any thread, and only if the handler may be; by default, all is fresh.
+            takes_failed: True if the handler looks at `envelope.failure`. By default, a request is
+                answered with it, and for any other message the peer is lost.
 
         Raises:
             ValueError: The kind has a handler.
@@ -91,6 +95,8 @@ class Inbox(Receiver):
         self._handlers[kind] = handler
         if anywhere:
             self.anywhere[kind] = memory
+        if takes_failed:
+            self._takes_failed.add(kind)
 
     def on_loss(self, callback: LossCallback) -> None:
         """Calls `callback(worker, error)` in the pool for each worker that is lost."""
@@ -114,6 +120,10 @@ class Inbox(Receiver):
         take = self.anywhere.get(kind)
         return None if take is None else take(size)
 
+    def takes_failed(self, envelope: Envelope) -> bool:
+        """Returns True if somebody hears of an envelope for which there was no memory."""
+        return envelope.reply or envelope.call != 0 or envelope.kind in self._takes_failed
+
     def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Hands an envelope to its handler; garbage is logged, and answered if it is a request."""
         try:
@@ -122,6 +132,8 @@ class Inbox(Receiver):
             elif self._held is None or not self._hold(peer, envelope):
                 if (handler := self._handlers.get(envelope.kind)) is None:
                     raise DecodeError(f"no handler for {envelope.kind!r} here")
+                if envelope.failure is not None and envelope.kind not in self._takes_failed:
+                    raise envelope.failure
                 handler(peer, envelope)
         except Exception as error:  # a remote handler: bad input must not stop the service
             if self._is_news(peer):

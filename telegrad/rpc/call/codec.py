@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import numpy as np
 
@@ -46,15 +46,15 @@ from telegrad.wire import (
 
 # -- errors of messages that cannot be decoded: worker, sender and call --------------------------
 
+E = TypeVar("E", bound=DecodeError | MemoryError)
+
 LONGEST_NAME = 200  # characters; the sender of the message may have written anything
 
 # In the path to an argument the body of the message is no step: `args[0].x`.
 _BODY = re.compile(r"\(at value\['(args|kwargs)'\]")
 
 
-def unreadable(
-    error: DecodeError, worker: str, peer: WorkerInfo, function: str, envelope: Envelope
-) -> DecodeError:
+def unreadable(error: E, worker: str, peer: WorkerInfo, function: str, envelope: Envelope) -> E:
     """Returns an error that names both ends and the call, besides the fault.
 
     Args:
@@ -66,11 +66,11 @@ def unreadable(
     """
     if envelope.reply:
         words = f"worker {worker!r} cannot read the value of {function} from {peer.name!r}"
-        return DecodeError(f"{words}: {error}")
+        return type(error)(f"{words}: {error}")
     called = _called(envelope) or function
     words = f"worker {worker!r} cannot read the arguments of {called} from the caller {peer.name!r}"
     problem = _BODY.sub(r"(at \1", str(error))
-    return DecodeError(f"{words}: {problem}")
+    return type(error)(f"{words}: {problem}")
 
 
 def _called(envelope: Envelope) -> str:
@@ -328,10 +328,13 @@ class MessageCodec:
 
         Raises:
             DecodeError: The bytes are no message, or names something that may not be built here.
+            MemoryError: This worker had no memory for the bytes.
         """
         headers = _read_headers(envelope, self._limits) if envelope.headers else {}
         externals: list[object] = []
         try:
+            if envelope.failure is not None:
+                raise envelope.failure
             if envelope.externals:
                 land, buffers = self.devices.land(peer), envelope.buffers
                 externals = rebuild(envelope.externals, buffers, limits=self._limits, land=land)
@@ -346,10 +349,10 @@ class MessageCodec:
             functions = partial(self._functions, caller=peer, kind=envelope.kind)
             return decode(envelope.document, externals, functions=functions, limits=self._limits)
         except BaseException as error:
-            if headers or envelope.externals or self._hears_all:
+            if headers or envelope.externals or self._hears_all or envelope.failure is not None:
                 message = Message(peer, envelope.reply, record, [], headers)
                 _undelivered(self._chain, message)
-            if type(error) is DecodeError:
+            if type(error) is DecodeError or error is envelope.failure:
                 function = record.function
                 raise unreadable(error, self._worker, peer, function, envelope) from error.__cause__
             raise

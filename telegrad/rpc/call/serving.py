@@ -29,7 +29,7 @@ from telegrad.errors import (
 from telegrad.rpc.agent.inbox import Inbox
 from telegrad.rpc.call.admission_callee import CalleeAdmission
 from telegrad.rpc.call.admission_caller import ASK, WITHDRAW
-from telegrad.rpc.call.codec import MessageCodec, Sealed
+from telegrad.rpc.call.codec import MessageCodec, Sealed, unreadable
 from telegrad.rpc.call.failure import describe_failure, fresh_copy
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.runner import Runner
@@ -139,7 +139,8 @@ class Serving:
                 `serve`. An exception is the reply: nothing of the request's arguments is ever
                 built.
         """
-        self._inbox.register(kind, partial(self.accept, admit), anywhere=True)
+        handler = partial(self.accept, admit)
+        self._inbox.register(kind, handler, anywhere=True, takes_failed=True)
 
     def accept(self, admit: Admit, caller: WorkerInfo, envelope: Envelope) -> None:
         """Takes a request; from any thread, blocks nowhere."""
@@ -251,6 +252,13 @@ class Serving:
             given_up = call.given_up()
             self._codec.drop(call.caller, call.record, envelope, given_up)
             self._fail(call, given_up)
+            return
+        if envelope.failure is not None:  # its document may be missing, too
+            failure = unreadable(
+                envelope.failure, self.worker, call.caller, envelope.kind, envelope
+            )
+            self._codec.drop(call.caller, call.record, envelope, failure)
+            self._fail(call, failure)
             return
         try:
             admitted = admit(call.caller, envelope.document)

@@ -343,7 +343,7 @@ class StreamReaders:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()  # guards the next one
         self._readers: dict[int, StreamReader] = {}
-        agent.inbox.register(ITEM, self._on_item)
+        agent.inbox.register(ITEM, self._on_item, takes_failed=True)
         agent.inbox.on_loss(self._on_lost)
         agent.life.on_ending(self.end)
         agent.life.after_close(partial(self.end, all_of_them=True))

@@ -155,3 +155,6 @@ class Pieces(Protocol):
 
     def finish(self, number: int) -> list[Envelope]:
         """Ends an assembly that was joined."""
+
+    def give_up(self, number: int, error: MemoryError) -> list[Envelope]:
+        """Ends an assembly for which there is no memory."""

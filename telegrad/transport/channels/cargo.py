@@ -20,8 +20,7 @@ class Cargo:
     Args:
         session: The session.
         session_lock: The lock that guards the session.
-        hand_over: Takes the envelopes that are complete.
-        fail: Hears that an envelope could not be put together, for lack of memory.
+        hand_over: Takes the envelopes that are complete, or for which there was no memory.
     """
 
     def __init__(
@@ -29,12 +28,10 @@ class Cargo:
         session: Pieces,
         session_lock: threading.Lock,
         hand_over: Callable[[Sequence[Envelope]], None],
-        fail: Callable[[BaseException], None],
     ) -> None:
         self._session = session
         self._session_lock = session_lock
         self._hand_over = hand_over
-        self._fail = fail
 
     @property
     def waiting(self) -> bool:
@@ -74,11 +71,18 @@ class Cargo:
     def claim(self, span: Span) -> memoryview | None:
         """Returns the place of a piece of an announced envelope; None if it is not wanted.
 
+        An envelope for which there is no memory is handed over at once, with the error.
+
         Raises:
             DecodeError: The piece does not fit the announcement.
         """
         with critical.section, self._session_lock:
-            return self._session.claim(span)
+            try:
+                return self._session.claim(span)
+            except MemoryError as error:
+                complete = self._session.give_up(span.number, error)
+        self._hand_over(complete)
+        return None
 
     def settle(self, span: Span, *, came: bool) -> None:
         """Ends the claim of a piece that came, or did not; hands over what is complete."""
@@ -86,11 +90,14 @@ class Cargo:
             assembly = self._session.settle(span, came=came)
         if assembly is None:
             return
+        failure: MemoryError | None = None
         try:
             assembly.join()
         except MemoryError as error:
-            self._fail(error)
-            return
+            failure = error
         with critical.section, self._session_lock:
-            complete = self._session.finish(span.number)
+            if failure is None:
+                complete = self._session.finish(span.number)
+            else:
+                complete = self._session.give_up(span.number, failure)
         self._hand_over(complete)

@@ -27,7 +27,14 @@ from telegrad.transport.channels.cargo import Cargo
 from telegrad.transport.channels.pace import Pace
 from telegrad.transport.loop import LoopThread
 from telegrad.transport.sockets.message_socket import HEADER_BYTES
-from telegrad.wire import CHUNK_HEADER_BYTES, Buffer, Span, chunk_header, read_chunk_header
+from telegrad.wire import (
+    BLOCK_BYTES,
+    CHUNK_HEADER_BYTES,
+    Buffer,
+    Span,
+    chunk_header,
+    read_chunk_header,
+)
 
 T = TypeVar("T")
 
@@ -61,6 +68,14 @@ class SocketChunks:
         """Receives the data of the chunk into its place."""
         self._below.fill(place)
 
+    def skip(self, size: int) -> None:
+        """Receives the data of the chunk, and drops it."""
+        room = memoryview(bytearray(min(size, BLOCK_BYTES)))
+        while size:
+            part = room[:size]
+            self._below.fill(part)
+            size -= len(part)
+
 
 @final
 class CarrierChunks:
@@ -90,6 +105,10 @@ class CarrierChunks:
         """Copies the data of the chunk to its place, without the GIL."""
         data, self._data = self._data, memoryview(b"")  # an idle lane keeps no bytes
         np.copyto(np.frombuffer(place, np.uint8), np.frombuffer(data, np.uint8))
+
+    def skip(self, size: int) -> None:
+        """Drops the data of the chunk."""
+        self._data = memoryview(b"")
 
     def _wait_for(self, operation: Coroutine[Any, Any, T]) -> T:
         try:
@@ -225,8 +244,8 @@ class Lane:
         """Receives the data of a chunk into its place."""
         self._await_announcement(span)
         place = self._cargo.claim(span)
-        if place is None:  # it came before; its bytes have to be read all the same
-            self._chunks.fill(memoryview(bytearray(span.size)))
+        if place is None:  # it came before, or has no room; its bytes have to be read all the same
+            self._chunks.skip(span.size)
             self._came(span, size)
             return
         try:

@@ -30,7 +30,7 @@ from telegrad.transport.session.connection import Connection
 from telegrad.transport.session.stream import Stream, breakage, without_carrier
 from telegrad.transport.session.terms import Terms
 from telegrad.types import WorkerInfo
-from telegrad.wire import Frame, OutOfMemoryError, escaped, pack_frame
+from telegrad.wire import Frame, escaped, pack_frame
 
 logger = get_logger(__name__)
 
@@ -355,9 +355,6 @@ class Carriers:
 
     def broke_protocol(self, error: DecodeError) -> None:
         """Gives up a peer that broke the protocol: it would do the same again and again."""
-        if isinstance(error, OutOfMemoryError):  # here: the peer is not to blame
-            self.gone(str(error))
-            return
         if self.stream is not None and self.connection.loss is None:
             self.stream.record_cut_off(self._terms.audit, self.peer, error)
         self.gone(f"it broke the protocol: {error}")

@@ -86,7 +86,7 @@ class Connection:
         self.lock = threading.Lock()
         self.session = Session(terms.limits.received, terms.receiver.memory)
         self.pulse = Pulse(terms.lost_after)
-        self.cargo = Cargo(self.session, self.lock, self._take_from_lanes, self._cargo_lost)
+        self.cargo = Cargo(self.session, self.lock, self._take_from_lanes)
         self.stream: Stream | None = None
         self.waits = False
         self._pump: Pump | Keeper = keeper  # woken by the thread that takes the writer's turn
@@ -289,10 +289,15 @@ class Connection:
         return message
 
     def _hand_over(self, complete: Sequence[Envelope]) -> None:
-        """Hands envelopes over: here those that any thread may take, all others on the loop."""
+        """Hands envelopes over: here those that any thread may take, all others on the loop.
+
+        One that lacks parts, for lack of memory, loses the peer if the receiver cannot do without.
+        """
         receiver, peer, loop = self._terms.receiver, self.peer, self._terms.loop
         for envelope in complete:
-            if envelope.reply or envelope.kind in receiver.anywhere or loop.is_loop_thread():
+            if envelope.failure is not None and not receiver.takes_failed(envelope):
+                loop.call_soon(self._keeper.gone, str(envelope.failure))
+            elif envelope.reply or envelope.kind in receiver.anywhere or loop.is_loop_thread():
                 receiver.on_envelope(peer, envelope)
             else:
                 loop.call_soon(self._hand_over_late, envelope)
@@ -306,10 +311,6 @@ class Connection:
         self._hand_over(complete)
         if self.stream is not None:
             self.flush()
-
-    def _cargo_lost(self, error: BaseException) -> None:
-        words = f"an envelope from it could not be put together: {error!r}"
-        self._terms.loop.call_soon(self._keeper.gone, words)
 
     # On the loop.
 

@@ -373,6 +373,7 @@ class Session:
 
         Raises:
             DecodeError: The piece does not fit the announcement.
+            MemoryError: There is no memory for its part; call `give_up`.
         """
         assembly = self._assemblies.get(piece.number)
         return None if assembly is None else assembly.claim(piece)
@@ -396,6 +397,16 @@ class Session:
             self._complete(assembly.envelope, complete)
             self._owe_receipt()
         return complete
+
+    def give_up(self, number: int, error: MemoryError) -> list[Envelope]:
+        """Ends an assembly for lack of memory; returns its envelope, which has the error instead.
+
+        It counts as complete: pieces of it that still come are not wanted, and the receipt tells
+        the peer to send no more of them.
+        """
+        if (assembly := self._assemblies.get(number)) is not None:
+            assembly.give_up(error)
+        return self.finish(number)
 
     def _cut(self, envelope: Envelope, lent: Container[int]) -> None:
         if not (pieces := deque(cut(envelope, lent))):
