@@ -389,11 +389,15 @@ class LoopThread:
                 "a blocking function of telegrad's",
                 "await its asynchronous counterpart, or call it through rpc.to_thread",
             )
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        # Made before the loop hears of the coroutine: from then on a signal handler may raise here,
+        # also where asyncio's `run_coroutine_threadsafe` has not returned its future yet.
+        result: Future[T] = Future()
+        loop = self.loop
         try:
-            return future.result(timeout)
-        except BaseException:  # an interrupt of this wait, too
-            future.cancel()
+            loop.call_soon_threadsafe(_run_for, result, coroutine, loop)
+            return result.result(timeout)
+        except BaseException:
+            result.cancel()
             raise
 
     def _start(self) -> None:
@@ -430,6 +434,34 @@ class LoopThread:
             return None
         last.join(STOP_SECONDS)
         return None if last.is_alive() else loop
+
+
+def _run_for(
+    result: Future[T], coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop
+) -> None:
+    """Runs a coroutine on the loop until it is done or its result is cancelled."""
+    if result.cancelled():
+        coroutine.close()
+        return
+    task = loop.create_task(coroutine)
+
+    def cancel(result: Future[T]) -> None:
+        if result.cancelled():
+            loop.call_soon_threadsafe(task.cancel)
+
+    def complete(task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            result.cancel()
+        if not result.set_running_or_notify_cancel():
+            return
+        error = task.exception()
+        if error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(task.result())
+
+    result.add_done_callback(cancel)
+    task.add_done_callback(complete)
 
 
 def _log_failure(error: BaseException) -> None:

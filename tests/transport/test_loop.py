@@ -5,7 +5,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -102,6 +102,36 @@ def test_an_interrupted_run_cancels_its_coroutine() -> None:
         signal.signal(signal.SIGINT, before)
         thread.join()
         loop.release()
+
+
+def test_a_run_that_is_interrupted_as_it_begins_cancels_its_coroutine() -> None:
+    """The coroutine went on for ever: its future was not there to be cancelled."""
+    loop = LoopThread("test-loop", keep_loop=True).acquire()  # asyncio's own, which can be patched
+    asyncio_loop = loop.loop
+    began, ended = threading.Event(), threading.Event()
+    post = asyncio_loop.call_soon_threadsafe
+
+    async def forever() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    def interrupted_post(*args: Any, **kwargs: Any) -> Any:
+        patch.undo()
+        post(*args, **kwargs)
+        assert began.wait(20)
+        raise KeyboardInterrupt
+
+    try:
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(asyncio_loop, "call_soon_threadsafe", interrupted_post)
+            loop.run(forever())
+        assert ended.wait(20)
+    finally:
+        loop.release()
+        asyncio_loop.close()
 
 
 def test_blocking_on_it_is_refused() -> None:
