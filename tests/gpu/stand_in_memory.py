@@ -112,7 +112,10 @@ class _Allocation:
 _OWN: dict[int, _Allocation] = {}  # by their addresses
 _OPENED: dict[int, _Allocation] = {}
 _COPIES = threading.local()
-_PUBLISHED: dict[int, tuple[Any, int, Any]] = {}
+# An array, its device and its memory, by the address. It keeps neither: memory whose last array is
+# gone goes back to the pool at once, and is judged then.
+_PUBLISHED: dict[int, tuple[Callable[[], Any], int, Callable[[], Any]]] = {}
+_NOTHING = (lambda: None), -1, (lambda: None)
 _WHOLE: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by their addresses
 MOST_PUBLISHED = 1000
 _PINNED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -137,7 +140,7 @@ def published(array: Any, number: int, memory: Any) -> int:
         whole = whole.base
     with _LOCK:
         _WHOLE[_address(whole)] = whole
-        _PUBLISHED[pointer] = weakref.ref(array), number, memory
+        _PUBLISHED[pointer] = weakref.ref(array), number, weakref.ref(memory)
         if len(_PUBLISHED) > MOST_PUBLISHED:
             for old in [p for p, (reference, _, _) in _PUBLISHED.items() if reference() is None]:
                 del _PUBLISHED[old]
@@ -147,9 +150,9 @@ def published(array: Any, number: int, memory: Any) -> int:
 def memory_at(pointer: int) -> tuple[Any, int, Any]:
     """Returns the array whose address was asked for last, its device, and its memory."""
     with _LOCK:
-        reference, number, memory = _PUBLISHED.get(pointer, (lambda: None, -1, None))
-    array = reference()
-    if array is None:
+        array_of, number, memory_of = _PUBLISHED.get(pointer, _NOTHING)
+    array, memory = array_of(), memory_of()
+    if array is None or memory is None:
         raise AssertionError("a pointer to no memory of a device")
     return array, number, memory
 
@@ -235,8 +238,8 @@ def memcpy_async(target: int, source: int, size: int, kind: int, stream: int) ->
     if not is_pinned(host, size):
         raise AssertionError("a copy that is not waited for, of memory that is not pinned")
     with _LOCK:
-        reference, _, memory = _PUBLISHED.get(there, (lambda: None, -1, None))
-    if reference() is not None:
+        array_of, _, memory_of = _PUBLISHED.get(there, _NOTHING)
+    if array_of() is not None and (memory := memory_of()) is not None:
         memory.read() if kind == 2 else memory.write()
     _queue().append((target, source, size))
 

@@ -109,7 +109,7 @@ class Memory:
         lent: True for memory that was there before the array, which writes nothing when it is made.
     """
 
-    __slots__ = ("home", "shared", "used", "written")
+    __slots__ = ("__weakref__", "home", "shared", "used", "written")
 
     def __init__(self, *, shared: bool = False, lent: bool = False) -> None:
         self.shared = shared
@@ -129,7 +129,8 @@ class Memory:
             if clock.get(writer, 0) < number:
                 _report(f"stream {stream} uses what stream {writer} may not have written yet")
             if stream != self.home:
-                self.used[stream] = clock.get(stream, 0) + 1
+                # A piece of work of its own: a kernel need not write to what counts its writes.
+                _, self.used[stream] = _launched(stream)
 
     def write(self) -> None:
         """Notes that work in the current stream writes to it."""

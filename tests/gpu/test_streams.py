@@ -17,6 +17,7 @@ import pytest
 import telegrad as tg
 from telegrad import collectives, dist_autograd, nn, optim, rpc
 from telegrad.autograd import Function, Tensor
+from telegrad.kernels import mean_quantized, quantize
 from telegrad.parallel import (
     CommHook,
     DistributedDataParallel,
@@ -93,6 +94,24 @@ def test_the_stand_in_knows_what_a_wait_orders(stand_in_alone: Any, waits: str) 
         del x
     assert not seen.races
     assert len(seen.waits) == (waits != "event")
+
+
+def test_the_stand_in_takes_a_kernel_for_work_of_its_stream(stand_in_alone: Any) -> None:
+    """An event after a kernel that wrote to no new array did not stand for it."""
+    xp = stand_in_alone
+    stream = xp.cuda.Stream(non_blocking=True)
+    numbers, rest = xp.asarray(X.reshape(-1)), xp.zeros(X.size, np.float32)
+    with watched() as seen:
+        for ordered in (True, False):
+            packed = quantize(numbers, rest)
+            stream.wait_event(xp.cuda.Stream.null.record())
+            rows = packed.reshape(1, -1)
+            with stream:
+                mean_quantized(rows, numbers)
+            if ordered:
+                xp.cuda.Stream.null.wait_event(stream.record())
+            del packed, rows
+            assert len(seen.races) == (not ordered)
 
 
 # -- no wait inside a training step --------------------------------------------------------------
