@@ -27,7 +27,7 @@ from telegrad.rendezvous.endpoint_source import EndpointSource
 from telegrad.rendezvous.membership import Member, Roster, StartWhen
 from telegrad.rendezvous.store import Store, check_timeout
 from telegrad.rendezvous.tcp import TCPStore
-from telegrad.transport import GuestList, get_logger, refuse_to_block
+from telegrad.transport import GuestList, get_logger, refuse_to_block, start_thread
 from telegrad.types import WorkerInfo
 
 # -- a worker cut off from its coordinator asks if it is still a member --------------------------
@@ -80,7 +80,7 @@ class Standing:
 
     def start(self) -> None:
         """Starts the thread."""
-        self._thread.start()
+        start_thread(self._thread)
 
     def close(self, timeout: float) -> None:
         """Stops asking; waits at most `timeout` seconds for the attempt that is under way."""

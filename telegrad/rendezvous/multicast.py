@@ -30,7 +30,14 @@ from urllib.parse import urlsplit
 
 from telegrad.errors import RendezvousError
 from telegrad.rendezvous.endpoint_source import EndpointSource, Published
-from telegrad.transport import address_of, get_logger, interfaces, is_number, route_to
+from telegrad.transport import (
+    address_of,
+    get_logger,
+    interfaces,
+    is_number,
+    route_to,
+    start_thread,
+)
 
 logger = get_logger(__name__)
 
@@ -275,7 +282,7 @@ class MulticastSource(EndpointSource):
         self._thread = threading.Thread(
             target=self._answer, args=(opened, here), name="telegrad-multicast", daemon=True
         )
-        self._thread.start()
+        start_thread(self._thread)
 
     def read(self) -> Published | None:
         """Asks, and returns the endpoint of an answer; each of several has its turn.

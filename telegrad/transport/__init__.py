@@ -31,7 +31,7 @@ from telegrad.transport.base import (
 # This import is the first: before gRPC is imported.
 from telegrad.transport.grpc.environment import set_grpc_environment
 from telegrad.transport.grpc.transport import GrpcTransport
-from telegrad.transport.host import read_host_id
+from telegrad.transport.host import read_host_id, start_thread
 from telegrad.transport.inproc import InprocNetwork, InprocTransport
 from telegrad.transport.io.pump import WaitGate
 from telegrad.transport.io.socket_reader import SocketReader, Stay
@@ -156,6 +156,7 @@ __all__ = [
     "shared_loop_thread",
     "split_advertised",
     "split_host",
+    "start_thread",
     "token_path",
     "write_token_file",
 ]

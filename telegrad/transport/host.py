@@ -14,6 +14,7 @@ import errno
 import hashlib
 import os
 import resource
+import threading
 from pathlib import Path
 from typing import Final, TypeGuard
 
@@ -59,3 +60,26 @@ def spelled(error: BaseException) -> str:
         return f"{words}; raise fs.file-max of this host"
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return f"{words}; `ulimit -n` allows process {os.getpid()} here {limit}: raise it"
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """For the library: starts a thread.
+
+    Raises:
+        RuntimeError: The system starts no more; names the limits of this process.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        limits = (
+            ("-v", resource.RLIMIT_AS, 2**20, " MiB of memory"),
+            ("-u", resource.RLIMIT_NPROC, 1, " threads of its user"),
+        )
+        set_ = [
+            f"`ulimit {option}` allows it {limit // unit}{of}"
+            for option, name, unit, of in limits
+            if (limit := resource.getrlimit(name)[0]) != resource.RLIM_INFINITY
+        ]
+        allowed = " and ".join(set_) or "pids.max of its container may be too small"
+        words = f"process {os.getpid()} starts no further thread ({error}): {allowed}; raise it"
+        raise RuntimeError(words) from error

@@ -27,6 +27,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, TypeVarTuple, final
 from telegrad.critical import INTERRUPTING, critical, in_section, interrupts
 from telegrad.errors import BlockingCallError
 from telegrad.transport.background import BackgroundThread
+from telegrad.transport.host import start_thread
 
 try:
     from uvloop import new_event_loop
@@ -275,7 +276,11 @@ class LoopThread:
         self._records = make(f"{self._name}-log", most=MOST_RECORDS)
 
     def acquire(self) -> LoopThread:
-        """Counts one more user; starts the thread for the first. Returns itself."""
+        """Counts one more user; starts the thread for the first. Returns itself.
+
+        Raises:
+            RuntimeError: The system starts no more threads.
+        """
         with critical.section, self._users_lock:
             if self._process != os.getpid():  # after fork() the thread is the parent's alone
                 self._users, self._process, self._loop, self._thread = 0, os.getpid(), None, None
@@ -401,14 +406,20 @@ class LoopThread:
             raise
 
     def _start(self) -> None:
-        loop = self._idle_loop() or self._new_loop()
+        kept = self._idle_loop()
+        loop = kept or self._new_loop()
         running = threading.Event()
         loop.call_soon(running.set)
-        self._loop = loop
-        self._thread = _OwnLoopThread(self._name, loop, keep=self._keep_loop)
+        thread = _OwnLoopThread(self._name, loop, keep=self._keep_loop)
+        try:
+            start_thread(thread)
+        except RuntimeError:
+            if kept is None:
+                loop.close()
+            raise
+        self._loop, self._thread = loop, thread
         if self._keep_loop:
-            self._kept = loop, self._thread
-        self._thread.start()
+            self._kept = loop, thread
         running.wait()
         self._ident = self._thread.ident
 

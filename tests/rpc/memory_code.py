@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from telegrad import collectives, rpc
+from telegrad.errors import PoolExhaustedError
 
 MIB = 2**20
 SPARE = 48 * MIB  # that the limited worker has for messages, beside the arrays that fail
@@ -20,6 +22,12 @@ def limit() -> None:
     """Lets this process have no more memory than it has, but for SPARE."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + SPARE,) * 2)
+
+
+def limit_threads() -> None:
+    """Lets this process start no further thread: one takes more memory than it may have."""
+    limit()
+    threading.stack_size(2 * SPARE)
 
 
 def echo(value: Any) -> Any:
@@ -33,6 +41,10 @@ def make(size: int) -> np.ndarray[Any, Any]:
 def items() -> Iterator[np.ndarray[Any, Any]]:
     yield make(1)
     yield make(LARGE)
+
+
+def numbers(count: int) -> Iterator[int]:
+    yield from range(count)
 
 
 def warm_up(to: str) -> None:
@@ -67,3 +79,21 @@ def broadcast(size: int) -> str:
     except MemoryError as error:
         return str(error)
     return str(len(values[0]))
+
+
+def nest(to: str) -> str:
+    """Returns the error of a call of a worker whose one thread waits for it, and starts no other."""
+    try:
+        rpc.rpc_sync(to, limit_and_ask, ("worker0", to))
+    except PoolExhaustedError as error:
+        return f"{error} after which it said {rpc.rpc_sync(to, echo, ('yes',))}"
+    return ""
+
+
+def limit_and_ask(back: str, to: str) -> None:
+    limit_threads()
+    rpc.rpc_sync(back, ask, (to,))
+
+
+def ask(to: str) -> None:
+    rpc.rpc_sync(to, echo, (1,))

@@ -1,6 +1,6 @@
-"""An array for which a worker has no memory fails its call, at both ends, and nothing else.
+"""What a worker has no memory or no thread for fails, at both ends, and nothing else does.
 
-Under `ulimit -v` such an array lost the whole worker.
+Under `ulimit -v` an array for which there was no memory lost the whole worker.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from telegrad import rpc
+from telegrad.errors import PoolExhaustedError
+from telegrad.rpc.future.waits import PoolThread
 from telegrad.testing import Cluster
 from tests.rpc import memory_code as code
 
@@ -54,3 +56,28 @@ def test_an_operation_without_memory_fails_at_every_rank(pair: Cluster) -> None:
     for said in pair.run(code.broadcast, code.LARGE):
         assert re.match(f"worker 'worker1' cannot read data of 'worker0': .*{WORDS}", said)
     assert pair.run(code.broadcast, 1) == ["1", "1"]
+
+
+def start_no_threads_of(worker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = PoolThread.start
+
+    def refuse(thread: PoolThread) -> None:
+        if thread.name.startswith(f"{worker}-"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(PoolThread, "start", refuse)
+
+
+def test_a_call_without_a_thread_names_the_limit() -> None:
+    """It was waited for until its time was over."""
+    with Cluster(2, processes=True) as cluster:
+        said = cluster.call(0, code.nest, "worker1")
+        assert re.match(r".*'worker1' .*`ulimit -v` allows it \d+ MiB.* it said yes$", said)
+        cluster.kill(1)
+
+
+def test_a_stream_whose_reader_has_no_thread_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    start_no_threads_of("worker0", monkeypatch)
+    with Cluster(2) as cluster, pytest.raises(PoolExhaustedError, match="starts no further thread"):
+        cluster.call(0, lambda: list(rpc.stream("worker1", code.numbers, (3,))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import logging
 import queue
+import resource
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -137,21 +138,43 @@ def test_work_after_close_still_runs(deadlines: Deadlines) -> None:
     assert run(pool, int).wait(10) == 0
 
 
+def refuse_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_a_thread_that_cannot_start_is_not_counted(
     deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was counted as idle for ever, and the work that was meant for it was never taken."""
     pool = make(deadlines, 2)
-
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr("telegrad.rpc.future.waits.PoolThread.start", refuse)
+        patch.setattr("telegrad.rpc.future.waits.PoolThread.start", refuse_thread)
         future = run(pool, int)
     assert "cannot grow" in caplog.text
     assert future.wait(10) == 0
     pool.close()
+
+
+def test_work_that_no_thread_will_take_is_refused_with_the_limit(
+    deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It waited for a thread until its time was over, and nobody said why; each try was logged."""
+    pool, ran = make(deadlines, 2), list[int]()
+
+    def submit(number: int) -> bool:
+        return pool.submit_call(contextvars.Context(), ran.append, number, nested=False)
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr("telegrad.rpc.future.waits.PoolThread.start", refuse_thread)
+        patch.setattr(resource, "getrlimit", lambda _: (2**30, 2**30))
+        assert not submit(1)
+        assert not submit(2)
+        assert "`ulimit -v` allows it 1024 MiB of memory" in pool.shortage
+    assert caplog.text.count("cannot grow") == 1
+    assert submit(3)
+    assert run(pool, int).wait(10) == 0
+    pool.close()
+    assert ran == [3]
 
 
 class Watching:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import resource
 import signal
 import threading
 from collections.abc import Callable
@@ -278,3 +279,20 @@ def test_an_exit_on_it_does_not_end_it(
     assert any(f"test-loop raised {error.__name__}" in said for said in caplog.messages)
     if keep:
         inner.close()
+
+
+def test_a_loop_without_a_thread_names_the_limit_and_starts_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It counted as started, and the next user waited for it."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    loop = LoopThread()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        patch.setattr(resource, "getrlimit", lambda _: (7, 7))
+        with pytest.raises(RuntimeError, match="`ulimit -u` allows it 7 threads of its user"):
+            loop.acquire()
+    loop.acquire().release()

@@ -173,11 +173,15 @@ class Serving:
         nested = depth > 0
         submit = self._pool.submit_call
         if not submit(context, self._serve, call, admit, envelope, nested=nested):
-            message = (
-                f"the pool of worker {self.worker!r} has {self._pool.threads} threads, all "
-                f"busy, and takes no further {'nested' if nested else 'root'} call; call less at a "
-                "time, or make the functions async def"
-            )
+            which, pool = "nested" if nested else "root", self._pool
+            message = f"the pool of worker {self.worker!r} has "
+            if pool.shortage:
+                message += f"no thread for a further {which} call: {pool.shortage}"
+            else:
+                message += (
+                    f"{pool.threads} threads, all busy, and takes no further {which} call; call "
+                    "less at a time, or make the functions async def"
+                )
             self._refuse(call, envelope, message)
 
     def _refuse(self, call: ServedCall, envelope: Envelope, words: str) -> None:

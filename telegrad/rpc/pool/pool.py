@@ -24,7 +24,7 @@ from telegrad.critical import critical
 from telegrad.rpc.future.waits import PoolThread
 from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.rpc.pool.roster import QUICK_SECONDS, Do, Rest, ThreadRoster, Todo, Work
-from telegrad.transport import WaitGate, get_logger
+from telegrad.transport import WaitGate, get_logger, start_thread
 
 # At this many threads a process is in trouble that more threads do not cure (each has a stack).
 MAX_THREADS = 1000
@@ -51,6 +51,7 @@ class Pool:
 
     Attributes:
         new_context: Makes the Context of work that is submitted without one.
+        shortage: The reason why the last thread that was wanted did not start; empty if it did.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Pool:
         self._max_threads = max_threads
         self._deadlines = deadlines
         self.new_context = new_context
+        self.shortage = ""
         self._queue: SimpleQueue[bool] = SimpleQueue()  # a token wakes a thread; False ends it
         self._numbers = itertools.count(1)  # of threads, for their names
         self._roster_lock = threading.Lock()  # guards the roster; held for a few instructions
@@ -108,7 +110,8 @@ class Pool:
             func: The function.
             *args: Its arguments.
             nested: True if a call waits for it; else it runs after work that others wait for.
-            bounded: True if it is refused where no thread is free and none may be added.
+            bounded: True if it is refused where no thread is free and none may be added; or where
+                all wait, and the system starts no further one (`shortage`).
         """
         work, roster, todo = (context, func, args), self._roster, None
         if bounded and roster.threads >= self._max_threads and self.exhausted(nested=nested):
@@ -120,10 +123,14 @@ class Pool:
         if todo is None:
             late = threading.Thread(target=_run, args=(work,), name=f"{self._name}-late")
             late.daemon = True
-            late.start()
-        elif todo:
-            self._act(todo)
-        return True
+            start_thread(late)
+            return True
+        return self._act(todo) or not (bounded and self._withdraw(work))
+
+    def _withdraw(self, work: Work) -> bool:
+        """Takes work back that no thread can take; returns False if one can, or did."""
+        with critical.section, self._roster_lock:
+            return self._roster.withdraw(work)
 
     def close(self) -> None:
         """Ends the threads once they have done the submitted work; waits for none."""
@@ -137,19 +144,25 @@ class Pool:
             self._queue.put(False)
         self._call_watcher()
 
-    def _act(self, todo: Todo) -> None:
-        """Does the actions that the roster returned; without its lock."""
+    def _act(self, todo: Todo) -> bool:
+        """Does the actions that the roster returned, without its lock.
+
+        Returns:
+            False if no thread could be started.
+        """
+        started = True
         for do in todo:
             if do is Do.WAKE:
                 self._queue.put(True)
             elif do is Do.CALL:
                 self._call_watcher()
             elif do is Do.START:
-                self._start()
+                started = self._start()
             elif do is Do.TICK:
                 self._deadlines.after(STALLED_SECONDS, self._later(self._roster.tick))
             else:
                 self._deadlines.after(QUICK_SECONDS, self._later(self._roster.look))
+        return started
 
     def _later(self, event: Callable[[int], Todo]) -> Callable[[], None]:
         taken = self._roster.taken
@@ -165,16 +178,21 @@ class Pool:
         if (wake := self._roster.gate.wake) is not None:
             wake()
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        name = f"{self._name}-pool-{next(self._numbers)}"
         try:
-            name = f"{self._name}-pool-{next(self._numbers)}"
-            PoolThread(self._work, self._begin_wait, self._end_wait, name).start()
+            start_thread(PoolThread(self._work, self._begin_wait, self._end_wait, name))
         except RuntimeError as error:  # the system allows no more threads; those that run go on
             with critical.section, self._roster_lock:
                 self._roster.end()
                 todo = self._roster.needs_tick()
-            _logger.warning("the pool of %s cannot grow: %s", self._name, error)
+            if not self.shortage:  # it is tried again and again
+                _logger.warning("the pool of %s cannot grow: %s", self._name, error)
+            self.shortage = str(error)
             self._act(todo)
+            return False
+        self.shortage = ""
+        return True
 
     # In the pool's threads.
 

@@ -159,6 +159,17 @@ class ThreadRoster:
         self._in_a_row = 0
         return self._roots.popleft()
 
+    def withdraw(self, work: Work) -> bool:
+        """Takes back work that waits while every thread waits, too; returns True if it did."""
+        if self.threads > self.blocked:
+            return False
+        for waiting in (self._nested, self._roots):
+            for k, each in enumerate(waiting):
+                if each is work:
+                    del waiting[k]
+                    return True
+        return False
+
     def rest(self) -> Rest:
         """Returns the next step of a thread that did its work, and counts it as idle or ended."""
         self.idle += 1

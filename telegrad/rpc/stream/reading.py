@@ -22,6 +22,7 @@ from telegrad.errors import (
     CallTimeoutError,
     DecodeError,
     NotInitializedError,
+    PoolExhaustedError,
     UnknownWorkerError,
     WorkerLostError,
 )
@@ -104,9 +105,15 @@ class StreamReader:
     def start(self, reply: Future[Any]) -> None:
         """Takes the future of the request's reply."""
         self._reply = reply
-        reply._call_when_done(partial(self._readers.agent.pool.submit, self._read_reply))
+        reply._call_when_done(self._hear_reply)
         if self._receiver.is_whole:  # the agent has ended meanwhile, or an item was garbage
             reply.cancel()
+
+    def _hear_reply(self) -> None:
+        pool = self._readers.agent.pool
+        if not pool.submit_call(pool.new_context(), self._read_reply, nested=True):
+            why = pool.shortage or f"all {pool.threads} threads of the pool are busy"
+            self.fail(PoolExhaustedError(f"nobody can read the end of {self.label}: {why}"))
 
     # Its end as garbage.
 

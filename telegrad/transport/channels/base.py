@@ -20,6 +20,7 @@ from typing import Any, Protocol, final
 
 from telegrad.critical import critical
 from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.host import start_thread
 from telegrad.transport.loop import LoopThread, handing_context
 from telegrad.wire import (
     PIECE_BYTES,
@@ -89,12 +90,9 @@ class LaneThreads:
             if self._closed:
                 return
             try:
-                thread.start()
+                start_thread(thread)
             except RuntimeError as error:
-                raise CarrierClosedError(
-                    f"no thread can be started for a bulk lane ({error}); give this process more "
-                    "(ulimit -u, or pids.max of its container)"
-                ) from error
+                raise CarrierClosedError(f"a bulk lane lacks a thread: {error}") from error
             self._running.add(thread)
 
     def close(self) -> None:
