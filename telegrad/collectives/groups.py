@@ -331,7 +331,7 @@ def attach_to(agent: AgentCore) -> Groups:
     groups = Groups(agent)
     agent.attachments.attach(groups)
     agent.inbox.on_loss(groups.on_lost)
-    agent.life.on_leaving(Rest(agent, groups).begin)
+    agent.life.on_leaving(ShutdownWait(agent, groups).begin)
     agent.life.on_all_ending(groups.leave)
     agent.life.after_close(groups.close)
     for kind in (PUSH, ENTERED, REFUSED, READY):
@@ -761,7 +761,7 @@ class Groups:
 
 
 @final
-class Rest:
+class ShutdownWait:
     """The wait of a worker in shutdown(): it stays in its groups, for the calls that it serves.
 
     Its program itself enters no further operation. Once each worker that has not called shutdown()

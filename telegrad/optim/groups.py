@@ -41,7 +41,7 @@ class OwnsGroups(HasGroups, Protocol):
 
 
 @final
-class Groups:
+class ParameterGroups:
     """The groups of an optimizer as they were last read from its `param_groups`.
 
     Attributes:

@@ -29,7 +29,7 @@ from telegrad.arrays import (
 )
 from telegrad.autograd import Gradient, RowSparse, Tensor, is_row_sparse
 from telegrad.autograd.seams import change_rows, replace_all, replace_data, steady
-from telegrad.optim.groups import Group, Groups, as_groups
+from telegrad.optim.groups import Group, ParameterGroups, as_groups
 from telegrad.optim.saved_state import check_saved_state, copied, restored, saved_parts
 from telegrad.types import Array
 
@@ -90,7 +90,7 @@ class Optimizer(ABC):
         self.check(self.defaults)
         self.param_groups: list[Group] = []
         self._states: dict[Tensor, State] = {}
-        self._groups = Groups()
+        self._groups = ParameterGroups()
         by = next(each for each in type(self).__mro__ if "update" in vars(each))
         self._has_rule = "rule" in vars(by)  # not that of a class whose `update` is overridden
         for group in as_groups(params):

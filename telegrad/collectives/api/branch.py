@@ -18,7 +18,7 @@ from typing import final
 
 
 @final
-class Branch:
+class GroupBranch:
     """The branch of what one block leaves behind.
 
     Args:
@@ -31,14 +31,14 @@ class Branch:
         token: Tells if code runs in the block itself: only the Context that made a token takes it.
     """
 
-    token: Token[Branch | None]
+    token: Token[GroupBranch | None]
 
     def __init__(self, key: str, name: str) -> None:
         self.key = key
         self.name = name
 
 
-_branch: ContextVar[Branch | None] = ContextVar("telegrad_branch", default=None)
+_branch: ContextVar[GroupBranch | None] = ContextVar("telegrad_branch", default=None)
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def branching(key: str, name: str) -> Iterator[None]:
         key: The name of the branch in messages, the same on every rank; ASCII.
         name: Its name in errors.
     """
-    branch = Branch(key, name)
+    branch = GroupBranch(key, name)
     branch.token = _branch.set(branch)
     try:
         yield
@@ -59,7 +59,7 @@ def branching(key: str, name: str) -> Iterator[None]:
         _branch.reset(branch.token)
 
 
-def current_branch() -> Branch | None:
+def current_branch() -> GroupBranch | None:
     """Returns the branch that the calling callback belongs to; None outside of one."""
     branch = _branch.get()
     if branch is None:
