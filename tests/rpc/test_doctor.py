@@ -250,7 +250,7 @@ def test_reasons_name_the_worker_that_gives_them(job: Job, monkeypatch: pytest.M
     honest = DoctorProbe.reach
 
     def reach(probe: DoctorProbe, peers: Sequence[WorkerInfo], limit: float) -> list[Dial]:
-        if probe._me.name != "w2":
+        if seams.current_agent().info.name != "w2":
             return honest(probe, peers, limit)
         return [Dial("broke", EVIL, loss="" if each.rank else EVIL) for each in peers]
 

@@ -334,7 +334,7 @@ def test_many_threads_that_read_one_reply_get_its_value() -> None:
             for thread in threads:
                 thread.start()
             gate.wait()
-            future._try_set_thunk(lambda: sum(range(20_000)))
+            complete_by(future, lambda: sum(range(20_000)))
             for thread in threads:
                 thread.join()
             assert found == [sum(range(20_000))] * 8

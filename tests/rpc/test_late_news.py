@@ -122,6 +122,7 @@ import sys
 import threading
 from telegrad import collectives as dist, rpc
 from telegrad.errors import WorkerLostError
+from telegrad.rendezvous import control as messages
 from telegrad.rendezvous.joined_job import MemberEvents
 
 if os.environ["RANK"] == "1":
@@ -129,12 +130,13 @@ if os.environ["RANK"] == "1":
     os._exit(0)
 
 LOST = threading.Event()
-on_lost, welcome = MemberEvents._on_lost, MemberEvents.welcome
+on_message, welcome = MemberEvents.on_message, MemberEvents.welcome
 
 
-def note(events, body):
-    on_lost(events, body)
-    LOST.set()
+def note(events, kind, body):
+    on_message(events, kind, body)
+    if kind == messages.LOST:
+        LOST.set()
 
 
 def read_late(events, members):  # the thread that joins comes to run when the other one is gone
@@ -147,7 +149,7 @@ def make_and_use_a_group():
     dist.barrier()  # it waits for nobody before
 
 
-MemberEvents._on_lost, MemberEvents.welcome = note, read_late
+MemberEvents.on_message, MemberEvents.welcome = note, read_late
 if sys.argv[1] == "group":
     verbs = [make_and_use_a_group]
 else:

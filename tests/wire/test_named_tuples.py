@@ -88,7 +88,7 @@ def same(arrived: Any, value: Any) -> None:
 @pytest.mark.parametrize("name", ["svd", "eig", "eigh", "qr", "slogdet"])
 def test_results_of_linalg_arrive_as_they_are(name: str) -> None:
     value = getattr(np.linalg, name)(MATRIX)
-    assert value._fields
+    assert type(value).__match_args__
     same(round_trip(value), value)
     same(round_trip({"a": [value]})["a"][0], value)
 
@@ -167,7 +167,9 @@ def test_a_class_that_no_name_leads_to_is_made_anew(names: list[str], values: li
     arrived = round_trip(value)
     assert repr(arrived) == repr(value)
     assert arrived == value
-    assert arrived._asdict() == value._asdict()
+    fields: tuple[str, ...] = vars(cls)["__match_args__"]
+    for name in fields:
+        assert getattr(arrived, name) == getattr(value, name)
     assert type(round_trip(arrived)) is type(arrived)
 
 

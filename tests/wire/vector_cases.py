@@ -330,10 +330,12 @@ def _shown(value: Any, lifted: list[Any]) -> Any:
             return {"$struct": [name, 9, names, *value, *hidden]}
         case Marked():
             own = vars(value)
-            return {"$struct": [name, 2, [*kind._fields, *own], *inside([*value, *own.values()])]}
+            return {
+                "$struct": [name, 2, [*kind.__match_args__, *own], *inside([*value, *own.values()])]
+            }
         case tuple() if kind.__name__ in ("_Row", "Lost"):
             label = name if kind is _Row else "Lost"
-            return {"$struct": [label, len(value), [*kind._fields], *inside(value)]}
+            return {"$struct": [label, len(value), [*kind.__match_args__], *inside(value)]}
         case Pair():
             return {"$named_tuple": [name, inside(value)]}
         case Point():

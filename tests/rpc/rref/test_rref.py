@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -74,7 +75,7 @@ def test_methods_of_every_kind(worker0: None) -> None:
     with pytest.raises(AttributeError, match="nothing"):
         untyped.nothing()
     with pytest.raises(AttributeError, match="underscore"):
-        rref.rpc_sync()._secret()
+        operator.methodcaller("_secret")(rref.rpc_sync())
     assert untyped.steps == 1
     with pytest.raises(TypeError, match="'int' object is not callable"):
         untyped.steps()
