@@ -186,6 +186,21 @@ class Forming:
                 actions += self._meet(attempt, peer, self._next[peer])
         return attempt, actions + self._look(attempt)
 
+    def refuse(self, peers: Sequence[WorkerInfo], cause: BaseException) -> list[Action]:
+        """Fails the next attempt of each peer with this worker, which does not take part in it.
+
+        Workers that refuse each other's, as their programs have one mistake in common, are in step.
+        """
+        self._number += 1
+        named = f"{self._own.name}:{self._number}"
+        self._raised.add(named)
+        actions: list[Action] = []
+        for peer in peers:
+            place = self._next[peer]
+            self._next[peer] += 1
+            actions.append(SendMessage(peer, UnformedMessage(place, named, cause)))
+        return actions
+
     def missing(self, attempt: Attempt) -> list[WorkerInfo]:
         """Returns the members that have sent nothing for an attempt."""
         return [p for p, place in attempt.places.items() if self._known(p, place).form is None]
@@ -394,3 +409,15 @@ def digest_of(members: Sequence[WorkerInfo]) -> str:
     """Returns a short name of workers in an order, the same on each of them."""
     words = " ".join(f"{m.name}:{m.rank}:{m.incarnation}" for m in members)
     return hashlib.blake2b(words.encode(), digest_size=8).hexdigest()
+
+
+# Longer lists of ranks are shortened in a group's name.
+NAMED_RANKS = 8
+
+
+def name_of(ranks: Sequence[int]) -> str:
+    """Returns the name, in errors, of a group of ranks of the job."""
+    named = [str(rank) for rank in ranks]
+    if len(named) > NAMED_RANKS:
+        named[NAMED_RANKS - 1 : -1] = ["..."]
+    return f"[{', '.join(named)}]"

@@ -24,6 +24,7 @@ from telegrad.collectives.forming import (
     SendMessage,
     State,
     digest_of,
+    name_of,
 )
 from telegrad.collectives.messages import (
     ABORT,
@@ -157,8 +158,14 @@ class Formations:
                 key, thresholds = formation.future.wait()
             return key, terms.with_thresholds(thresholds)
         except BaseException as error:  # an interrupt, or the error of this attempt
-            self._fail(formation, cause_for_others(error, attempt.called))
+            self._fail(formation, cause_for_others(error, self._where(attempt)))
             raise
+
+    def refuse(self, members: Sequence[WorkerInfo], error: BaseException) -> None:
+        """Lets workers raise the error of wrong arguments in the next group with this one."""
+        with critical.section, self._lock:
+            actions = self._forming.refuse(members, error)
+        self._perform(actions)
 
     def on_form(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Handles the message that a worker forms a group with this one; on the loop."""
@@ -248,7 +255,7 @@ class Formations:
             missing = self._forming.missing(attempt)
         who = ", ".join(f"rank {worker.rank} ({worker.name!r})" for worker in missing)
         who = f"not called by {who}" if missing else "called by all members"
-        where = f"{attempt.called} on rank {self._agent.info.rank} ({self._agent.info.name!r})"
+        where = self._where(attempt)
         if due is not Due.EXPIRE:
             self._watch(formation)
         if due is Due.TELL and attempt.lost is None:
@@ -259,6 +266,9 @@ class Formations:
             )
         elif due is Due.EXPIRE:
             self._fail(formation, clock.error(where, who, missing, _verb(attempt.lost)))
+
+    def _where(self, attempt: Attempt) -> str:
+        return f"{attempt.called} on rank {self._agent.info.rank} ({self._agent.info.name!r})"
 
     def _end_mutual(self, formation: _Formation, missing: Sequence[WorkerInfo]) -> None:
         """Ends the attempt if a member waits in an operation that waits for this worker.
@@ -322,8 +332,6 @@ TIMEOUT = 1800.0
 WARN_AFTER = 20.0
 LEAST_WAIT = 0.001  # a wait takes seconds above 0
 AFTER_GIVEN_UP = "start it again; or if that rank has died since, name it in ranks_to_exclude"
-# Longer lists of ranks are shortened in a group's name.
-NAMED_RANKS = 8
 
 
 def attach_to(agent: AgentCore) -> Groups:
@@ -431,7 +439,10 @@ class Groups:
                 f"group of {count}; write a larger world_size, or leave it out"
             )
         members = [self._agent.members.find(r) for r in range(count)]
-        self._check_living(members, "the group of all workers needs every one of them")
+        for member in members:
+            if (lost := self._agent.members.lost(member)) is not None:
+                lost.add_note("the group of all workers needs every one of them")
+                raise lost
         with critical.section, self._table_lock:
             if self.world is not None:
                 raise AlreadyInitializedError(
@@ -459,11 +470,14 @@ class Groups:
         limit = seconds(timeout, TIMEOUT if world is None else world.timeout)
         if self._agent.info not in members:
             with critical.section, self._table_lock:
-                return self._new(GroupKey("", 0), members, _name(ranks), limit, GroupTerms())
-        self._check_living(members, "a process group needs living members; leave this one out")
-        key, terms = self.formations.form(
-            members, limit=limit, warn_after=self.warn_after, terms=terms
-        )
+                return self._new(GroupKey("", 0), members, name_of(ranks), limit, GroupTerms())
+        try:  # first what a member has told, and then losses: it may have left with that error
+            key, terms = self.formations.form(
+                members, limit=limit, warn_after=self.warn_after, terms=terms
+            )
+        except WorkerLostError as error:
+            error.add_note("a process group needs living members; leave this one out")
+            raise
         return self._formed(key, members, limit, terms)
 
     def shrink(
@@ -537,7 +551,7 @@ class Groups:
     def _formed(
         self, key: GroupKey, members: Sequence[WorkerInfo], timeout: float, terms: GroupTerms
     ) -> ProcessGroup:
-        name = _name([member.rank for member in members])
+        name = name_of([member.rank for member in members])
         with critical.section, self._table_lock:
             group = self._new(key, members, name, timeout, terms)
         self._open(group)
@@ -657,13 +671,6 @@ class Groups:
             lost = self._agent.members.lost(member)
             if lost is not None:
                 group.fail(lost)
-
-    def _check_living(self, members: Sequence[WorkerInfo], advice: str) -> None:
-        for member in members:
-            lost = self._agent.members.lost(member)
-            if lost is not None:
-                lost.add_note(advice)
-                raise lost
 
     # Handlers. Messages of operations come in any thread, losses in the pool, others on the loop.
 
@@ -788,10 +795,3 @@ class ShutdownWait:
         if in_vain and agent.drain(0.0, given_up=False):  # else a call that is served may enter
             agent.pool.submit(self._groups.leave)
         self.begin()
-
-
-def _name(ranks: Sequence[int]) -> str:
-    named = [str(rank) for rank in ranks]
-    if len(named) > NAMED_RANKS:
-        named[NAMED_RANKS - 1 : -1] = ["..."]
-    return f"[{', '.join(named)}]"

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias, final
 
 from telegrad.collectives.messages import (
+    ANY,
     DATA_WAITS,
     ENTERED,
     PUSH,
@@ -113,6 +114,7 @@ class Mailbox:
         self._slots: dict[OperationId, OperationSlot] = {}
         self._early: dict[OperationId, list[_Kept]] = {}
         self._entered: dict[Channel, int] = {}
+        self._declined: dict[Channel, bytes] = {}  # the errors of refused receives
 
     @property
     def early(self) -> int:
@@ -126,6 +128,11 @@ class Mailbox:
             CollectiveMismatchError: Another member made a different call.
             Exception: The error with which another member has refused it.
         """
+        if self._declined and channel is not None:
+            source, to, tag = channel
+            for each in [c for c in self._declined if c and c[1:] == (to, tag)]:
+                if source in (ANY, each[0]):
+                    del self._declined[each]
         slot = OperationSlot(self.next(channel), signature)
         self._entered[channel] = slot.id.sequence
         self._slots[slot.id] = slot
@@ -137,6 +144,21 @@ class Mailbox:
         """Passes over the next operation of a channel, so that members who all do stay in step."""
         self._entered[operation_id.channel] = operation_id.sequence
         self._early.pop(operation_id, None)
+
+    def decline(self, operation_id: OperationId, cause: bytes) -> bool:
+        """Records that a receive was refused; its message stays for the next receive.
+
+        Returns:
+            True if the sender waits, and has to be told.
+        """
+        self._declined[operation_id.channel] = cause
+        return any(kind == ENTERED for _, kind, _, _ in self._early.get(operation_id, ()))
+
+    def declined(self, kind: str, message: OperationMessage) -> bytes | None:
+        """Returns the error to tell a sender that waits for a receive that was refused, or None."""
+        if kind != ENTERED or message.id != self.next(message.id.channel):
+            return None
+        return self._declined.get(message.id.channel)
 
     def next(self, channel: Channel) -> OperationId:
         """Returns the id of the operation that this member enters next in a channel."""

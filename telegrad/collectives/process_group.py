@@ -533,6 +533,9 @@ class ProcessGroup:
                     actions = operation.noticed()
                 elif slot is None and message.id.channel is not None:
                     actions = self._find_senders()
+                    if (told := self._mailbox.declined(kind, message)) is not None:
+                        slot = OperationSlot(message.id, message.signature)
+                        actions.append(partial(self.post, source, REFUSED, slot, 0, told))
             except Exception as error:  # a mismatch, or the error of a member that has refused
                 cause = error
         if cause is not None:
@@ -669,7 +672,7 @@ class ProcessGroup:
                     self._agent.messages.post(member, kind, body(r))
 
 
-def refuse(group: ProcessGroup, verb: str, error: Exception) -> None:
+def refuse(group: ProcessGroup, verb: str, error: Exception, channel: Channel = None) -> None:
     """Tells the other members that this one does not enter its next operation, and why.
 
     They get the error in that operation, and the group is over. Members that have all refused it,
@@ -679,18 +682,25 @@ def refuse(group: ProcessGroup, verb: str, error: Exception) -> None:
         group: The group.
         verb: The function whose arguments were wrong.
         error: The error that it raises here.
+        channel: The messages whose next one is meant; None for the operations of all members. The
+            sender of a message that this member does not receive hears of it if it waits, and the
+            message stays for the next receive.
     """
-    with critical.section, group.state_lock:
-        operation_id = group._mailbox.next(None)
-        if group.rank < 0 or group.is_over(operation_id):
-            return
-        group._mailbox.refuse(operation_id)
-    slot = OperationSlot(operation_id, Signature(operation=verb))
     told = fresh_copy(error)
     told.add_note(f"raised by the arguments of {verb}() of {group.where}")
-    for r in range(group.size):
+    cause = pack_cause(told)
+    with critical.section, group.state_lock:
+        operation_id = group._mailbox.next(channel)
+        if group.rank < 0 or group.is_over(operation_id):
+            return
+        if channel is None or channel[0] == group.rank:
+            group._mailbox.refuse(operation_id)
+        elif not group._mailbox.decline(operation_id, cause):
+            return
+    slot = OperationSlot(operation_id, Signature(operation=verb))
+    for r in range(group.size) if channel is None else channel[:2]:
         if r != group.rank:
-            group.post(r, REFUSED, slot, 0, pack_cause(told))
+            group.post(r, REFUSED, slot, 0, cause)
 
 
 def _neighbours(agent: AgentCore, members: Sequence[WorkerInfo]) -> Sequence[Sequence[int]]:

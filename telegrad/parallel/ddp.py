@@ -25,12 +25,12 @@ from telegrad.collectives import (
     world_group,
 )
 from telegrad.collectives.seams import branching
-from telegrad.errors import CallTimeoutError, CollectiveMismatchError, InvalidUseError
+from telegrad.errors import CollectiveMismatchError, InvalidUseError
 from telegrad.kernels import flatten, unflatten
 from telegrad.nn import Embedding, Module
 from telegrad.parallel.bucket import Slot, assign_buckets
 from telegrad.parallel.hooks import CommHook
-from telegrad.parallel.join import Turn, Turns, advise_join
+from telegrad.parallel.join import UNEVEN, Turn, Turns
 from telegrad.parallel.reducer import Gathered, Reducer, Trained, first_change
 from telegrad.rpc import expose
 from telegrad.rpc.seams import refuse_to_block
@@ -375,24 +375,19 @@ class DistributedDataParallel(Module):
         self._reducer.check_usable()
         turns = self._reducer.turns
         source = 0 if turns is None else turns.take(Turn.FORWARD).active[0]
-        try:
-            self._take_shared(source, added)
-        except (CollectiveMismatchError, CallTimeoutError) as error:
-            if turns is None:
-                advise_join(error)
-            raise
+        self._take_shared(source, added, UNEVEN if turns is None else "")
 
     def _shared_buffers(self) -> list[Tensor]:
         return list(self.module.buffers()) if self._broadcast_buffers else []
 
-    def _take_shared(self, source: int, added: Mapping[str, Tensor]) -> None:
+    def _take_shared(self, source: int, added: Mapping[str, Tensor], advice: str = "") -> None:
         self._forwards += 1
         buffers = self._shared_buffers()
         what = [f"forward {self._forwards}"]
         what += [f"parameter {name!r} was added" for name in list(added)[:1]]
         what += filter(None, [self._replica.change_of_buffers() if buffers else None])
         tensors = [*added.values(), *buffers]
-        self._group.copy_from(source, tensors, self._bucket_bytes, ", ".join(what))
+        self._group.copy_from(source, tensors, self._bucket_bytes, ", ".join(what), advice)
         if added:
             self._replica.now_the_same()
 
@@ -609,16 +604,18 @@ class _Group:
     def all_of(self, own: Description) -> list[Description]:
         return all_gather_object(own, group=self._group)
 
-    def copy_from(self, r: int, tensors: list[Tensor], bucket_bytes: int, what: str) -> None:
+    def copy_from(
+        self, r: int, tensors: list[Tensor], bucket_bytes: int, what: str, advice: str = ""
+    ) -> None:
         """Replaces the arrays by those of rank `r` of the group, in few messages.
 
-        Arrays of one dtype share buckets. `what` names the occasion in errors.
+        Arrays of one dtype share buckets. `what` names the occasion in errors, `advice` ends them.
         """
         started = []
         for b, bucket in enumerate(assign_buckets(_slots(tensors), bucket_bytes)):
             members = [tensors[i] for i in bucket.members]
             buffer = flatten([member.data for member in members])
-            label = f"DistributedDataParallel {what}, bucket {b}"
+            label = f"DistributedDataParallel {what}, bucket {b}{advice}"
             src = self._group.ranks[r]
             work = broadcast(buffer, src, self._group, async_op=True, label=label)
             started.append((members, buffer, work))

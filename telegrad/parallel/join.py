@@ -18,7 +18,7 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
-from telegrad.errors import CallTimeoutError, CollectiveMismatchError
+from telegrad.errors import CollectiveMismatchError
 from telegrad.types import Array
 
 
@@ -29,6 +29,10 @@ class Turn(enum.IntEnum):
     FORWARD = 1
     BACKWARD = 2
 
+
+# Ends the label of each operation outside of a block. So the errors of ranks that are out of step
+# name the mistake that is made most often, also on a rank that has gone on to other operations.
+UNEVEN = "; ranks with different numbers of inputs need `with model.join():`"
 
 _WORDS = {Turn.FORWARD: "began a forward", Turn.BACKWARD: "began a backward"}
 
@@ -72,15 +76,6 @@ def read_roll(turns: Sequence[int], names: Sequence[object]) -> Roll:
                 "forwards and backwards for each of its inputs"
             )
     return Roll(active, first)
-
-
-def advise_join(error: BaseException) -> None:
-    """Adds to an error of ranks that are out of step the mistake that is made most often."""
-    if isinstance(error, CollectiveMismatchError | CallTimeoutError):
-        error.args = (
-            f"{error}; if the ranks have different numbers of inputs, run all their forwards and "
-            "backwards inside `with model.join():`",
-        )
 
 
 class Gathers(Protocol):

@@ -56,7 +56,7 @@ from telegrad.critical import critical
 from telegrad.errors import AutogradError
 from telegrad.parallel.bucket import Bucket, Buffers, Slot, assign_buckets, completed_order
 from telegrad.parallel.hooks import GradientBucket
-from telegrad.parallel.join import Turn, Turns, advise_join
+from telegrad.parallel.join import UNEVEN, Turn, Turns
 from telegrad.parallel.sparse_rows import mean_of_rows, pack_rows
 from telegrad.rpc import Future
 from telegrad.rpc.seams import new_future, refuse_to_block
@@ -514,7 +514,7 @@ class Reduction(PassEnd):
     def _note_memory(self, b: int, bucket: Bucket, error: MemoryError) -> None:
         shapes = ", ".join([str(self._reducer.parameters[i].shape) for i in bucket.members])
         error.add_note(
-            f"no memory was left for {self._label(f'bucket {b}')}, which has the gradients of "
+            f"no memory was left for {self._name(f'bucket {b}')}, which has the gradients of "
             f"parameters of the shapes {shapes}; the gradients of the module are None"
         )
 
@@ -559,6 +559,9 @@ class Reduction(PassEnd):
         self._when_done(work, take)
 
     def _label(self, what: str) -> str:
+        return self._name(what) + ("" if self._reducer.turns else UNEVEN)
+
+    def _name(self, what: str) -> str:
         return f"DistributedDataParallel backward {self.number}, {what}"
 
     def _when_done(
@@ -579,8 +582,6 @@ class Reduction(PassEnd):
             error = done.exception()
             if error is not None:
                 self._group_is_over |= own
-                if own and self._reducer.turns is None:
-                    advise_join(error)
                 if note is not None and isinstance(error, MemoryError):
                     note(error)
                 self._done.try_set_exception(error)

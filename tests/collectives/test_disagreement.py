@@ -325,3 +325,156 @@ def all_make_a_mistake(verb: str) -> float:
 def test_a_mistake_that_all_ranks_make_spares_the_group(verb: str) -> None:
     with Cluster(3) as cluster:
         assert cluster.run(all_make_a_mistake, verb) == [3.0] * 3
+
+
+# -- wrong arguments of messages between two ranks ---------------------------------------------
+
+MANY = np.zeros(LARGE)
+# How rank 1 calls the verb, and how rank 0 does, which waits for it.
+WRONG_MESSAGES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "send": (lambda: verbs.send("x", 0), lambda: dist.recv(np.zeros(3), 1)),
+    "send, to recv from any": (lambda: verbs.send("x", 0), lambda: dist.recv(np.zeros(3))),
+    "send, of no rank": (lambda: dist.send(np.zeros(3), 7), lambda: dist.recv(np.zeros(3), 1)),
+    "send, of no tag": (
+        lambda: dist.send(np.zeros(3), 0, tag=-1),
+        lambda: dist.recv(np.zeros(3), 1),
+    ),
+    "send, with a tag": (
+        lambda: verbs.send("x", 0, tag=5),
+        lambda: dist.recv(np.zeros(3), 1, tag=5),
+    ),
+    "isend": (lambda: verbs.isend(None, 0), lambda: dist.irecv(np.zeros(3), 1).wait()),
+    "recv": (lambda: dist.recv(read_only(), 0), lambda: dist.send(MANY, 1)),
+    "recv, from any": (lambda: dist.recv(read_only()), lambda: dist.send(MANY, 1)),
+    "irecv": (lambda: dist.irecv(MANY, 0, timeout=0.0), lambda: dist.isend(MANY, 1).wait()),
+    "send_object_list": (
+        lambda: verbs.send_object_list("x", 0),
+        lambda: dist.recv_object_list([None], 1),
+    ),
+    "recv_object_list": (
+        lambda: verbs.recv_object_list((), 0),
+        lambda: dist.send_object_list([MANY], 1),
+    ),
+    "isend, in a batch": (
+        lambda: dist.batch_isend_irecv(
+            [dist.P2POp(dist.irecv, MANY, 2), dist.P2POp(dist.isend, verbs.ReduceOp, 0)]
+        ),
+        lambda: dist.recv(np.zeros(3), 1),
+    ),
+    "irecv, in a batch": (
+        lambda: dist.batch_isend_irecv(
+            [dist.P2POp(dist.irecv, MANY, 0), dist.P2POp(dist.isend, MANY, 9)]
+        ),
+        lambda: dist.send(MANY, 1),
+    ),
+}
+
+
+def one_message_is_wrong(kind: str) -> tuple[str, str]:
+    r = remote_code.begin()
+    wrong, right = WRONG_MESSAGES[kind]
+    said = "" if r == 2 else remote_code.refusal(wrong if r else right)
+    return said, remote_code.refusal(lambda: dist.recv(np.zeros(1), (r + 1) % 3))
+
+
+@pytest.mark.parametrize("kind", WRONG_MESSAGES)
+def test_wrong_arguments_of_a_message_are_an_error_on_all(kind: str) -> None:
+    """The other end waited for its timeout."""
+    with Cluster(3) as cluster:
+        said = cluster.run(one_message_is_wrong, kind)
+    own = said[1][0].split("\n")[0]
+    assert own.startswith(("TypeError: ", "ValueError: "))
+    for words in (*said[0], said[1][1], said[2][1]):
+        assert own in words
+        verb = kind.partition(",")[0]
+        assert f"raised by the arguments of {verb}() of group 'world' on rank 1" in words
+
+
+def both_ends_are_wrong() -> str:
+    r = remote_code.begin()
+    if r == 0:
+        return remote_code.refusal(lambda: verbs.send("x", 1))
+    assert remote_code.refusal(lambda: verbs.recv("x", 0)).startswith("TypeError: recv")
+    return remote_code.refusal(lambda: dist.recv(np.zeros(1), 0))
+
+
+def test_a_refused_recv_leaves_the_error_of_a_refused_send_to_the_next_one() -> None:
+    with Cluster(2) as cluster:
+        sent, received = cluster.run(both_ends_are_wrong)
+    assert sent.startswith("TypeError: send")
+    assert received.startswith(sent)
+
+
+# -- wrong arguments of new groups -------------------------------------------------------------
+
+# How rank 1 calls the verb, and how the others do.
+WRONG_GROUPS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "new_group, of a rank twice": (
+        lambda: dist.new_group([0, 1, 1]),
+        lambda: dist.new_group([0, 1, 2]),
+    ),
+    "new_group, of no list": (lambda: verbs.new_group(3), lambda: dist.new_group([0, 1, 2])),
+    "new_group, of a timeout": (
+        lambda: dist.new_group([0, 1, 2], timeout=-1.0),
+        lambda: dist.new_group([0, 1, 2]),
+    ),
+    "new_group, of a backend": (
+        lambda: dist.new_group([0, 1, 2], backend="gloo"),
+        lambda: dist.new_group([0, 1, 2]),
+    ),
+    "new_subgroups": (lambda: dist.new_subgroups(2), lambda: dist.new_subgroups(3)),
+    "new_subgroups_by_enumeration": (
+        lambda: dist.new_subgroups_by_enumeration([[0, 1], [1, 2]]),
+        lambda: dist.new_subgroups_by_enumeration([[0, 1, 2]]),
+    ),
+    "split_group": (
+        lambda: dist.split_group(None, [[0, 1, 2, 3]]),
+        lambda: dist.split_group(None, [[0, 1, 2]]),
+    ),
+    "shrink_group": (
+        lambda: dist.shrink_group(ranks_to_exclude=[1]),
+        dist.shrink_group,
+    ),
+}
+
+
+def one_group_is_wrong(kind: str, late: bool) -> tuple[str, list[int]]:
+    """Returns what a rank got, and what it gathers in the group that all make afterwards."""
+    r = remote_code.begin()
+    if late and r == 0:
+        dist.recv(np.zeros(1), 1)
+    wrong, right = WRONG_GROUPS[kind]
+    said = remote_code.refusal(wrong if r == 1 else right)
+    if late and r == 1:
+        dist.send(np.zeros(1), 0)
+    group = dist.new_group([0, 1, 2])
+    return said, [int(each) for each in dist.all_gather(np.array(r), group=group)]
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("kind", WRONG_GROUPS)
+def test_wrong_arguments_of_a_new_group_are_an_error_on_all(kind: str, late: bool) -> None:
+    """The others waited for that rank until their timeout."""
+    with Cluster(3) as cluster:
+        said = cluster.run(one_group_is_wrong, kind, late)
+    own = said[1][0].split("\n")[0]
+    assert not own.startswith(("nothing", "CallTimeoutError", "CollectiveMismatchError"))
+    verb = kind.partition(",")[0]
+    for r in (0, 2):
+        assert said[r][0].startswith(own), said[r][0]
+        assert f"raised by the arguments of {verb}() on rank 1 ('worker1')" in said[r][0]
+    assert [gathered for _, gathered in said] == [[0, 1, 2]] * 3
+
+
+def all_groups_are_wrong(kind: str) -> list[int]:
+    r = remote_code.begin()
+    for _ in range(2):
+        remote_code.refusal(WRONG_GROUPS[kind][0])
+    group = dist.new_group([0, 1, 2])
+    return [int(each) for each in dist.all_gather(np.array(r), group=group)]
+
+
+@pytest.mark.parametrize("kind", [each for each in WRONG_GROUPS if each != "shrink_group"])
+def test_a_mistake_in_a_new_group_that_all_ranks_make_is_over_with_it(kind: str) -> None:
+    with Cluster(3) as cluster:
+        assert cluster.run(all_groups_are_wrong, kind) == [[0, 1, 2]] * 3

@@ -150,6 +150,50 @@ def test_a_rank_that_comes_late_is_told_of_the_one_that_was_interrupted() -> Non
         assert "on rank 1 ('worker1') was interrupted (KeyboardInterrupt)" in words, words
 
 
+INTERRUPTED_WHILE_FORMING = """
+import signal
+import threading
+from telegrad import collectives as dist
+from telegrad.collectives.seams import Groups
+from telegrad.rpc.seams import current_agent
+
+def set_timer():
+    while not formations.waiting:
+        threading.Event().wait(0.01)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+
+group = dist.init_process_group()
+dist.barrier()
+agent = current_agent()
+formations = agent.attachments[Groups].formations
+if group.rank == 1:
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    threading.Thread(target=set_timer).start()
+if group.rank == 2:
+    for member in group.members[:2]:
+        while agent.members.lost(member) is None:
+            threading.Event().wait(0.01)
+try:
+    dist.new_group([0, 1, 2])
+except BaseException as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_rank_that_comes_late_to_new_group_is_told_of_the_one_that_was_interrupted(
+    programs: Programs,
+) -> None:
+    """It was told of the loss of the rank that had left first, with that error."""
+    outputs = [
+        each.wait() for each in programs.ranks(programs.script(INTERRUPTED_WHILE_FORMING), 3)
+    ]
+    assert outputs[1].startswith("KeyboardInterrupt")
+    for r in (0, 2):
+        assert outputs[r].startswith(
+            "RemoteError new_group([0, 1, 2]) on rank 1 ('worker1') was interrupted"
+        ), outputs[r]
+
+
 FORKS = """
 import os
 import numpy as np

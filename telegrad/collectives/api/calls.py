@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, wraps
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
@@ -52,25 +52,52 @@ def ordered(group: ProcessGroup) -> ProcessGroup:
     return current_agent().attachments[Groups].branch(group, branch.key, branch.name)
 
 
-def told_to_group(verb: Callable[P, T]) -> Callable[P, T]:
-    """Makes a verb tell its group of wrong arguments: the other ranks wait for this one."""
-
-    @wraps(verb)
-    def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return verb(*args, **kwargs)
-        except (TypeError, ValueError) as error:
-            if not isinstance(error, TelegradError):
-                _tell_group(verb, error, *args, **kwargs)
-            raise
-
-    return called
+# Tells the ranks that wait for a verb of its error; the mapping has the arguments of the call.
+Tell: TypeAlias = Callable[[str, Exception, Mapping[str, Any]], None]
 
 
-def _tell_group(verb: Callable[..., Any], error: Exception, *args: Any, **kwargs: Any) -> None:
-    given = inspect.signature(verb).bind_partial(*args, **kwargs).arguments
-    with suppress(TypeError, NotInitializedError):  # the group itself is wrong
-        refuse(ordered(group_of(given.get("group"))), verb.__name__, error)
+def told_by(tell: Tell) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Makes a verb tell the other ranks, which wait for this one, of wrong arguments."""
+
+    def telling(verb: Callable[P, T]) -> Callable[P, T]:
+        @wraps(verb)
+        def called(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return verb(*args, **kwargs)
+            except (TypeError, ValueError) as error:
+                if not isinstance(error, TelegradError):
+                    with suppress(TypeError, NotInitializedError):  # there is no group to tell
+                        given = inspect.signature(verb).bind_partial(*args, **kwargs).arguments
+                        tell(verb.__name__, error, given)
+                raise
+
+        return called
+
+    return telling
+
+
+def _tell_group(verb: str, error: Exception, given: Mapping[str, Any]) -> None:
+    refuse(ordered(group_of(given.get("group"))), verb, error)
+
+
+def tell_partner(verb: str, error: Exception, given: Mapping[str, Any]) -> None:
+    """Tells the other end of a message, or all ranks that may be it if the call names none.
+
+    Each of them gets the error in its next message with this rank under the tag of the call, or
+    under 0 if that is wrong.
+    """
+    group, tag = group_of(given.get("group")), 0
+    with suppress(TypeError, ValueError):
+        tag = check_tag(given.get("tag", 0))
+    ends = [r for r in range(group.size) if r != group.rank]
+    with suppress(TypeError, ValueError):
+        ends = [partner_of(verb, "rank", given.get("dst", given.get("src")), group)]
+    for r in ends:
+        refuse(group, verb, error, (group.rank, r, tag) if "send" in verb else (r, group.rank, tag))
+
+
+told_to_group = told_by(_tell_group)
+told_to_partner = told_by(tell_partner)
 
 
 def place_of(what: str, rank: object, group: ProcessGroup) -> int:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import Final
@@ -20,8 +21,8 @@ from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.select import DEFAULT, Thresholds
 from telegrad.errors import InvalidUseError
 from telegrad.rpc import RpcOptions
-from telegrad.rpc.seams import current_agent, find_agent, seconds
-from telegrad.types import Rank
+from telegrad.rpc.seams import current_agent, find_agent, fresh_copy, seconds
+from telegrad.types import Rank, WorkerInfo
 
 ENTRY_POINTS: Final = "telegrad.backends"
 VARIABLE: Final = "TELEGRAD_THRESHOLDS"
@@ -218,6 +219,20 @@ def new_group(
     return _new_group(ranks, timeout, parent, thresholds, backend)
 
 
+@contextmanager
+def _told(verb: str, members: Sequence[WorkerInfo]) -> Iterator[None]:
+    """Tells workers, which may wait for this one, if its block refuses the arguments of a verb."""
+    try:
+        yield
+    except Exception as error:
+        agent, told = current_agent(), fresh_copy(error)
+        place = f"rank {agent.info.rank} ({agent.info.name!r})"
+        told.add_note(f"raised by the arguments of {verb}() on {place}")
+        others = [each for each in members if each != agent.info]
+        agent.attachments[Groups].formations.refuse(others, told)
+        raise
+
+
 def _new_group(
     ranks: object,
     timeout: float | None,
@@ -226,8 +241,12 @@ def _new_group(
     backend: str | MakeBackend | None = None,
 ) -> ProcessGroup:
     agent = current_agent()
-    checked = _check_ranks(ranks, agent.members.world_size)
-    terms = _terms_of(thresholds, backend, parent)
+    with _told("new_group", agent.members.living()):
+        checked = _check_ranks(ranks, agent.members.world_size)
+    members = [agent.members.find(r) for r in checked]
+    with _told("new_group", members if agent.info in members else ()):
+        terms = _terms_of(thresholds, backend, parent)
+        seconds(timeout, TIMEOUT)
     if terms.thresholds is None and checked[0] == agent.info.rank:  # hands its own to all
         terms = replace(terms, thresholds=(parent and parent.thresholds) or DEFAULT)
     return agent.attachments[Groups].form(checked, timeout, terms)
@@ -263,12 +282,14 @@ def new_subgroups(
         [([0], 2), ([1], 2)]
     """
     parent = group_of(group)
-    size = check_integer("group_size", group_size)
-    if size < 1 or parent.size % size:
-        raise ValueError(
-            f"groups of {group_size} do not divide group {parent.name!r} of {parent.size} ranks"
-        )
     _check_member(parent)
+    with _told("new_subgroups", parent.members):
+        size = check_integer("group_size", group_size)
+        if size < 1 or parent.size % size:
+            raise ValueError(
+                f"groups of {group_size} do not divide group {parent.name!r} of {parent.size} ranks"
+            )
+        seconds(timeout, TIMEOUT)
     slices = [parent.ranks[i : i + size] for i in range(0, parent.size, size)]
     groups = [_new_group(ranks, timeout, parent.terms) for ranks in slices]
     return next(each for each in groups if each.rank >= 0), groups
@@ -301,9 +322,11 @@ def new_subgroups_by_enumeration(
         ...     cluster.run(step)
         [[0], [1, 2], [1, 2]]
     """
-    world_size = current_agent().members.world_size
-    checked = [_check_ranks(ranks, world_size) for ranks in ranks_per_subgroup_list]
-    _check_apart(checked)
+    members = current_agent().members
+    with _told("new_subgroups_by_enumeration", members.living()):
+        checked = [_check_ranks(ranks, members.world_size) for ranks in ranks_per_subgroup_list]
+        _check_apart(checked)
+        seconds(timeout, TIMEOUT)
     groups = [new_group(ranks, timeout=timeout) for ranks in checked]
     return next((each for each in groups if each.rank >= 0), None), groups
 
@@ -344,8 +367,10 @@ def split_group(
     """
     parent = group_of(parent_pg)
     _check_member(parent)
-    checked = [_check_ranks(ranks, parent.size) for ranks in split_ranks]
-    _check_apart(checked)
+    with _told("split_group", parent.members):
+        checked = [_check_ranks(ranks, parent.size) for ranks in split_ranks]
+        _check_apart(checked)
+        seconds(timeout, TIMEOUT)
     for ranks in checked:
         if parent.rank in ranks:
             return _new_group([parent.ranks[r] for r in ranks], timeout, parent.terms)
@@ -398,12 +423,14 @@ def shrink_group(
     """
     chosen = group_of(group)
     _check_member(chosen)
-    places = [place_of("ranks_to_exclude", rank, chosen) for rank in ranks_to_exclude]
-    if chosen.rank in places:
-        raise ValueError(
-            f"rank {chosen.ranks[chosen.rank]} is among ranks_to_exclude: it is this worker, and "
-            "only those that stay call shrink_group"
-        )
+    with _told("shrink_group", chosen.members):
+        places = [place_of("ranks_to_exclude", rank, chosen) for rank in ranks_to_exclude]
+        if chosen.rank in places:
+            raise ValueError(
+                f"rank {chosen.ranks[chosen.rank]} is among ranks_to_exclude: it is this worker, "
+                "and only those that stay call shrink_group"
+            )
+        seconds(timeout, TIMEOUT)
     excluded = [chosen.members[place] for place in places]
     return current_agent().attachments[Groups].shrink(chosen, excluded, timeout)
 

@@ -26,6 +26,7 @@ from telegrad.collectives.api.calls import (
     partner_of,
     place_of,
     told_to_group,
+    told_to_partner,
 )
 from telegrad.collectives.api.coalescing import check_outside
 from telegrad.collectives.link import Link, Steps
@@ -220,6 +221,7 @@ def scatter_object_list(
     )
 
 
+@told_to_partner
 def send_object_list(
     object_list: list[Any],
     dst: Rank,
@@ -272,6 +274,7 @@ def send_object_list(
         unpack(own)  # raises the error
 
 
+@told_to_partner
 def recv_object_list(
     object_list: list[Any],
     src: Rank | None = None,

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
 from telegrad.collectives.algorithms.ring import AT_ONCE, cut_blocks, segments
-from telegrad.collectives.api.calls import check_tag, group_of, partner_of, signature_of
+from telegrad.collectives.api.calls import (
+    check_tag,
+    group_of,
+    partner_of,
+    signature_of,
+    tell_partner,
+    told_by,
+    told_to_partner,
+)
 from telegrad.collectives.api.coalescing import check_outside
 from telegrad.collectives.api.work import Work
 from telegrad.collectives.link import EAGER_BYTES, Link, Steps
@@ -16,11 +25,13 @@ from telegrad.collectives.nccl.device import CallOf, DeviceBackend, OnDevice
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.reduction import Staged, as_bytes, check_array, from_bytes
+from telegrad.rpc.seams import seconds
 from telegrad.types import Array, Rank
 
 T = TypeVar("T")
 
 
+@told_to_partner
 def send(
     array: Array,
     dst: Rank,
@@ -67,6 +78,7 @@ def send(
     chosen.call(_send_call(array, dst, tag, chosen), timeout)
 
 
+@told_to_partner
 def recv(
     array: Array,
     src: Rank | None = None,
@@ -116,6 +128,7 @@ def recv(
     return chosen.call(_recv_call(array, src, tag, chosen), timeout)
 
 
+@told_to_partner
 def isend(
     array: Array,
     dst: Rank,
@@ -157,6 +170,7 @@ def isend(
     return chosen.start(_send_call(array, dst, tag, chosen), timeout)
 
 
+@told_to_partner
 def irecv(
     array: Array,
     src: Rank | None = None,
@@ -232,6 +246,15 @@ class P2POp:
             raise ValueError(f"op must be isend or irecv, not {self.op!r}")
 
 
+def _tell_partners(_: str, error: Exception, given: Mapping[str, Any]) -> None:
+    for each in given["p2p_op_list"]:
+        if isinstance(each, P2POp):
+            end = "dst" if each.op is isend else "src"
+            named = {end: each.peer, "group": each.group, "tag": each.tag}
+            tell_partner(each.op.__name__, error, named)
+
+
+@told_by(_tell_partners)
 def batch_isend_irecv(
     p2p_op_list: Sequence[P2POp], *, timeout: float | None = None
 ) -> list[Work[None] | Work[Rank]]:
@@ -277,6 +300,7 @@ def batch_isend_irecv(
         group = group_of(each.group)
         make = _send_call if each.op is isend else _recv_call
         calls.append((group, make(each.array, each.peer, each.tag, group)))
+    seconds(timeout, math.inf)  # else the first would raise it, and tell its partner alone
     return [group.start(call, timeout) for group, call in calls]
 
 
