@@ -109,8 +109,12 @@ def binary_cross_entropy(
     1.039721
     """
     (x,) = cast_as("loss", x)
-    losses = ops.layers.binary_cross_entropy(x, _matching(target, x))
-    return _reduced(losses if weight is None else _weighted(losses, _cast(weight, x)), reduction)
+    target = _matching(target, x)
+    if weight is not None:
+        weight = _cast(weight, x)
+        x, target = _shown(x, target, weight)
+    losses = ops.layers.binary_cross_entropy(x, target)
+    return _reduced(losses if weight is None else _weighted(losses, weight), reduction)
 
 
 def binary_cross_entropy_with_logits(
@@ -137,9 +141,12 @@ def binary_cross_entropy_with_logits(
     """
     (x,) = cast_as("loss", x)
     target = _matching(target, x)
+    if weight is not None:
+        weight = _cast(weight, x)
+        x, target = _shown(x, target, weight)
     factor = None if pos_weight is None else _cast(pos_weight, x)
     losses = ops.layers.cross_entropy_of_logits(x, target, factor)
-    return _reduced(losses if weight is None else _weighted(losses, _cast(weight, x)), reduction)
+    return _reduced(losses if weight is None else _weighted(losses, weight), reduction)
 
 
 def kl_div(
@@ -258,6 +265,8 @@ def cross_entropy(
         (x,) = cast_as("loss", x)
     found = _labelled(x, target, weight, ignore_index)
     if not label_smoothing:
+        if weight is not None:
+            found = found._replace(scores=_shown_rows(found.scores, array_of(found.weights) == 0))
         mean = reduction == "mean" and found.weights is None and found.labels.size > 0
         losses = ops.cross_entropy(found.scores, found.labels, mean=mean, checked=True)
         return as_tensor(losses) if mean else _over_labels(losses, found, reduction)
@@ -295,6 +304,7 @@ def _of_probabilities(
         wanted = wanted * (1 - label_smoothing) + label_smoothing / classes
     if weight is not None:
         wanted = wanted * _cast(weight, x)
+    scores = _shown_rows(scores, (array_of(wanted) == 0).all(-1))
     return _reduced(-_weighted(ops.log_softmax(scores), wanted).sum(-1), reduction)
 
 
@@ -302,7 +312,7 @@ class _Labelled(NamedTuple):
     """Scores with labels that are all valid classes.
 
     Attributes:
-        scores: The scores, with the classes along the last axis.
+        scores: The scores, with the classes along the last axis; 0 where a label does not count.
         labels: Integers; 0 in place of a label that does not count.
         weights: The weight of each label, 0 for one that does not count; None if all are 1. A
             Tensor if the class weights are a Tensor.
@@ -347,7 +357,10 @@ def _labelled(x: Any, target: Any, weight: Any, ignore_index: int) -> _Labelled:
         if each.shape != (classes,):
             raise ValueError(f"weight has shape {each.shape}, ({classes},) needed: one per class")
         weights = each[labels] if weights is None else each[labels] * weights
-    return _Labelled(x if len(shape) <= 2 else _turned(x), labels, weights, counted, axis)
+    turned = _turned(x)
+    if counted is not None:  # scores of a label that does not count may be infinite or NaN
+        turned = ops.where(counted[..., None], turned, 0.0)
+    return _Labelled(turned, labels, weights, counted, axis)
 
 
 def _counted(labels: Any, classes: int, ignore_index: int) -> tuple[Any, Any]:
@@ -410,6 +423,26 @@ def _matching(target: Any, x: Any) -> Any:
     if x.shape != target.shape:
         raise ValueError(f"outputs of shape {x.shape} do not fit targets of shape {target.shape}")
     return target
+
+
+def _shown(x: Any, target: Any, weight: Any) -> tuple[Any, Any]:
+    """Returns outputs and targets with 0.5 for infinities and NaN that have the weight 0.
+
+    Their losses do not count, but 0 times their slopes would be NaN.
+    """
+    known = np.isfinite(array_of(x)) & np.isfinite(array_of(target))
+    hidden = (array_of(weight) == 0) & ~known
+    if not is_cupy(hidden) and not hidden.any():
+        return x, target
+    return ops.where(hidden, 0.5, x), ops.where(hidden, 0.5, target)
+
+
+def _shown_rows(scores: Any, uncounted: Any) -> Any:
+    """Returns scores with 0 in rows that do not count and have infinities or NaN, as `_shown`."""
+    if not is_cupy(uncounted) and not uncounted.any():
+        return scores
+    hidden = uncounted & ~np.isfinite(array_of(scores)).all(-1)
+    return ops.where(hidden[..., None], 0.0, scores)
 
 
 def _weighted(losses: Any, weight: Any) -> Any:

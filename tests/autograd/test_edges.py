@@ -78,6 +78,19 @@ def test_an_infinity_has_the_whole_share() -> None:
     np.testing.assert_array_equal(x.grad.data, [1.0, 0.0])
 
 
+@pytest.mark.parametrize("function", [np.logaddexp, np.logaddexp2])
+def test_two_infinities_have_half_each(function: Any) -> None:
+    """The slopes were NaN."""
+    x, other = (Tensor(np.array([INF, second, -INF]), requires_grad=True) for second in (INF, 3.0))
+    y = function(x, other)  # whose sum would be NaN
+    slopes = tg.grad(y, [x, other], Tensor(np.ones(3)), create_graph=True)
+    np.testing.assert_array_equal(
+        [each.data for each in slopes], [[0.5, 1.0, 0.0], [0.5, 0.0, 0.0]]
+    )
+    bends = tg.grad((slopes[0] * slopes[1] + slopes[0]).sum(), [x, other])
+    np.testing.assert_array_equal([each.data for each in bends], np.zeros((2, 3)))
+
+
 @pytest.mark.parametrize("function", [np.mean, np.var, np.std, np.sum, np.prod])
 @pytest.mark.filterwarnings("ignore:.*:RuntimeWarning")
 def test_what_does_not_count_gets_nothing(function: Any) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from telegrad import nn
-from telegrad.autograd import Tensor, gradcheck
+from telegrad.autograd import Tensor, grad, gradcheck, ops
 from tests.autograd.finite_differences import check_second_along_a_line
 
 F = nn.functional
@@ -285,6 +285,86 @@ def test_an_ignored_loss_may_be_infinite(smoothing: float, reduction: str) -> No
     assert x.grad is not None
     assert x.grad.data[0].tolist() == [0.0, 0.0]
     assert F.nll_loss(x, np.array([-100, 1]), reduction=reduction).sum().item() == -2.0
+
+
+LABELS = np.array([0, -1, 2])
+ROWS = np.array([True, False, True])
+ITEMS = np.array([[True, True, False], [False, True, True], [True, False, True]])
+TARGETS = np.array([[1.0, 0.0, 0.3], [0.2, 1.0, 0.0], [0.0, 1.0, 0.5]])
+SHARES = np.where(ROWS[:, None], [0.5, 0.5, 0.0], 0.0)
+CLASSES = np.array([0.5, 0.0, 2.0])
+# A loss of x, and a mask of the items or rows that count.
+MASKED: dict[str, tuple[Any, Any]] = {
+    **{
+        f"cross entropy, weighted {weight is not None}, smoothed by {smoothing}": (
+            lambda x, how, weight=weight, smoothing=smoothing: F.cross_entropy(
+                x, LABELS, weight, ignore_index=-1, label_smoothing=smoothing, reduction=how
+            ),
+            ROWS[:, None],
+        )
+        for weight in (None, CLASSES)
+        for smoothing in (0.0, 0.2)
+    },
+    "cross entropy of a class without weight": (
+        lambda x, how: F.cross_entropy(x, np.array([0, 1, 2]), CLASSES, reduction=how),
+        ROWS[:, None],
+    ),
+    "cross entropy of shares": (
+        lambda x, how: F.cross_entropy(x, SHARES, reduction=how),
+        ROWS[:, None],
+    ),
+    "the operation": (
+        lambda x, _: ops.cross_entropy(x, LABELS, ignored=-1),
+        ROWS[:, None],
+    ),
+    "its mean": (
+        lambda x, _: ops.mean_cross_entropy(x, LABELS, ignored=-1)[0],
+        ROWS[:, None],
+    ),
+    "nll": (
+        lambda x, how: F.nll_loss(x, LABELS, ignore_index=-1, reduction=how),
+        ROWS[:, None],
+    ),
+    "bce": (
+        lambda x, how: F.binary_cross_entropy(x, TARGETS, ITEMS, reduction=how),
+        ITEMS,
+    ),
+    "logits": (
+        lambda x, how: F.binary_cross_entropy_with_logits(
+            x, TARGETS, ITEMS, pos_weight=CLASSES, reduction=how
+        ),
+        ITEMS,
+    ),
+    "bce of targets": (
+        lambda x, how: F.binary_cross_entropy(
+            np.full((3, 3), 0.4), np.where(ITEMS, x, x.data), ITEMS, reduction=how
+        ),
+        ITEMS,
+    ),
+    "kl": (lambda x, how: F.kl_div(x, np.where(ITEMS, TARGETS, 0.0), reduction=how), ITEMS),
+}
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("kind", MASKED)
+def test_what_does_not_count_may_be_anything(kind: str, reduction: str) -> None:
+    """Slopes of ignored rows, and of items without weight, were NaN: 0 times a slope that is."""
+    loss, mask = MASKED[kind]
+
+    def of(item: float) -> list[Any]:
+        x = Tensor(np.where(mask, probable(3, 3), item), requires_grad=True)
+        y = loss(x, reduction)
+        (slope,) = grad([(y * y).sum()], [x], create_graph=True)
+        (bend,) = grad([(slope * slope).sum()], [x])
+        return [y.data, slope.data, bend.data]
+
+    expected = of(0.5)
+    assert not expected[1][~np.broadcast_to(mask, (3, 3))].any()
+    for item in (np.nan, np.inf, -np.inf):
+        with np.errstate(invalid="ignore"):  # by the operation, which computes ignored rows, too
+            several = of(item)
+        for found, exact in zip(several, expected, strict=True):
+            np.testing.assert_allclose(found, exact, rtol=1e-12, err_msg=f"{item}")
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

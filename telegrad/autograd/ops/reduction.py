@@ -13,6 +13,7 @@ import numpy as np
 from telegrad import kernels
 from telegrad.arrays import array_beside, reduction_twin
 from telegrad.autograd.extend import numpy_function, primitive
+from telegrad.autograd.ops.elementwise import where
 from telegrad.autograd.ops.shape import (
     count,
     kept,
@@ -123,21 +124,20 @@ def _distance(a: Any, labels: Any) -> Any:
     return softmax(a) - kernels.one_hot(array_of(labels), classes=a.shape[-1], dtype=a.dtype)
 
 
-def _counted(g: Any, a: Any, labels: Any, factor: Any, ignored: int | None) -> Any:
-    """Returns `g` times `factor`, and 0 for labels that do not count."""
-    if factor is not None:
-        g = g * factor
-    if ignored is None:
-        return g
+def _counted(a: Any, labels: Any, ignored: int) -> Any:
+    """Returns a mask of the labels that count."""
     labels = array_beside(array_of(labels), array_of(a))
-    counted = (labels != ignored) & (labels >= 0) & (labels < a.shape[-1])
-    return g * counted.astype(a.dtype)
+    return (labels != ignored) & (labels >= 0) & (labels < a.shape[-1])
 
 
 def _of_losses(g: Any, a: Any, labels: Any, factor: Any = None, ignored: int | None = None) -> Any:
     """Returns the gradient of logits from that of their losses, times `factor`."""
     if isinstance(g, Tensor) or isinstance(a, Tensor):
-        return _counted(g, a, labels, factor, ignored)[..., None] * _distance(a, labels)
+        g = g if factor is None else g * factor
+        if ignored is not None:  # the scores of labels that do not count may be NaN
+            counted = _counted(a, labels, ignored)
+            g, a = where(counted, g, 0.0), where(counted[..., None], a, 0.0)
+        return g[..., None] * _distance(a, labels)
     return kernels.cross_entropy_gradient(g, a, labels, factor=factor, ignored=ignored)
 
 

@@ -87,9 +87,10 @@ def _lead(x: Any, other: Any, y: Any) -> Any:
     """Returns `x - other`, but x (-inf) where both are -inf, so that neither gets a gradient.
 
     The sigmoid of it is the share of exp(x) in the sum of both: exact where y is x but for rounding
-    or infinite.
+    or infinite. Of two infinities each has half, as of any two equal numbers.
     """
-    return x - where(y == -np.inf, 0.0, other)
+    equal = (y == np.inf) & (x == other)
+    return where(equal, 0.0, x) - where(equal | (y == -np.inf), 0.0, other)
 
 
 # fmt: off
