@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +15,9 @@ import pytest
 from telegrad import rpc
 from telegrad.rpc import seams
 from telegrad.testing import leaks
+from tests.conftest import Programs
 from tests.interrupting import interrupted
-from tests.rpc import cancel_code, remote_code, stream_code
+from tests.rpc import cancel_code, left_code, remote_code, stream_code
 from tests.rpc.conftest import Job, MakeJob
 from tests.rpc.rest import assert_at_rest
 
@@ -137,3 +141,28 @@ def test_an_interrupted_iteration_goes_on(job: Job) -> None:
     release(name)
     assert list(items) == [1]
     assert_at_rest(job.agents)
+
+
+# -- an exception at any moment leaves the connection, and all others' calls, as they are
+
+
+def leave_at_any_moment(programs: Programs, times: int, direct: str, limit: float) -> None:
+    seed = random.randrange(10**6)
+    sys.stdout.write(f"seed: {seed}\n")
+    script = Path(left_code.__file__)
+    for program in programs.ranks(
+        script, 2, arguments=(str(seed), str(times), direct), limit=limit
+    ):
+        program.wait()
+
+
+@pytest.mark.parametrize("direct", ["True", "tcp", "False"])
+def test_verbs_may_be_left_at_any_moment(programs: Programs, direct: str) -> None:
+    leave_at_any_moment(programs, 100, direct, limit=45.0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("direct", ["True", "tcp", "False"])
+def test_verbs_may_be_left_at_many_moments(programs: Programs, direct: str) -> None:
+    leave_at_any_moment(programs, 3000, direct, limit=360.0)

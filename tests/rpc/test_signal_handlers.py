@@ -11,7 +11,7 @@ HEAD = """
 import collections, os, signal, sys, threading, time
 from telegrad import rpc
 from telegrad.rpc.future.waits import Gate
-from telegrad.transport.io.spin import Shield
+from telegrad.transport.io.shield import Shield
 
 gates = collections.defaultdict(threading.Event)
 answers, asked, shields = [], [], []

@@ -33,7 +33,7 @@ from telegrad.rpc.future.waits import Gate
 from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.io import loop_watch, spin as looking
 from telegrad.transport.io.loop_watch import LoopWatch
-from telegrad.transport.io.spin import Shield
+from telegrad.transport.io.shield import Shield
 
 LoopWatch.is_stuck = lambda self: False  # a loop that the machine holds up is not to be given up
 gates = collections.defaultdict(rpc.Future)

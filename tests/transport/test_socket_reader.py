@@ -49,6 +49,9 @@ class Socket:
         self.came.put((data, threading.current_thread().name))
         return int(data.startswith(b"request"))
 
+    def resume(self) -> None:
+        raise AssertionError("nothing is written here")
+
 
 class World:
     def __init__(self) -> None:

@@ -126,10 +126,10 @@ class Reference:
         owner: WorkerInfo,
         type_name: str = "",
     ) -> None:
-        self.released = False  # first: what follows may be interrupted, and be let go all the same
         self.registry = registry
         self.rref = rref
         self.fork = fork
+        self.released = False  # first: what follows may be interrupted, and be let go all the same
         self.owner = owner
         self._type_name = type_name
         self._constant: tuple[object] | None = None
@@ -185,7 +185,7 @@ class Reference:
         self.registry.drain()
 
     def _note(self) -> None:
-        if not self.released:
+        if not getattr(self, "released", True):
             self.released = True
             self.registry.garbage.put(self.rref if self.fork is None else self.fork)
 

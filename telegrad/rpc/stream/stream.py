@@ -152,7 +152,8 @@ class Stream(Generic[T]):
         return f"<Stream of {reader.record.function} on {reader.peer.name!r}: {reader.state}>"
 
     def __del__(self) -> None:
-        self._reader.drop()
+        if hasattr(self, "_reader"):  # else a signal handler raised in __init__
+            self._reader.drop()
 
 
 if TYPE_CHECKING:

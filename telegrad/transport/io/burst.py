@@ -37,13 +37,13 @@ class BurstWriter:
     """
 
     def __init__(self, loop: LoopThread) -> None:
-        self.waiting: deque[Callable[[], None]] = deque()
+        self.waiting: deque[Callable[[], object]] = deque()
         self._loop = loop
         self._last_post = 0.0
         self._in_a_row = 0  # posts that came soon after the one before
         self._write_due = False  # on the loop
 
-    def takes(self, write: Callable[[], None]) -> bool:
+    def takes(self, write: Callable[[], object]) -> bool:
         """Hears that a stream has something to write; returns True if that waits for others.
 
         Messages that the loop posts do not wait.
@@ -59,8 +59,8 @@ class BurstWriter:
             return False
         self.waiting.append(write)
         if not self._write_due:
+            self._loop.call_soon(self._write_soon)  # first: a signal handler may raise in between
             self._write_due = True
-            self._loop.call_soon(self._write_soon)
         return True
 
     def write(self) -> None:

@@ -18,7 +18,8 @@ import time
 from typing import Protocol, final
 
 from telegrad.transport.io.burst import BurstWriter
-from telegrad.transport.io.spin import WANTED_SECONDS, Shield, Spin
+from telegrad.transport.io.shield import Shield
+from telegrad.transport.io.spin import WANTED_SECONDS, Spin
 from telegrad.transport.loop import handing_context
 
 MOST_REQUESTS = 4  # that a reader of replies reads, before it leaves them to others

@@ -88,6 +88,10 @@ class Pump(ABC):
         """Begins the writer's turn; from any thread."""
 
     @abstractmethod
+    def resume(self) -> None:
+        """Writes what waits: a thread may have lost its turn by an exception; on the loop."""
+
+    @abstractmethod
     def let_go(self, farewell: Callable[[], bytes] | None) -> None:
         """Stops reading and writing; on the loop.
 
@@ -136,6 +140,10 @@ class TaskPump(Pump):
     def wake(self) -> None:
         """Wakes the task that writes."""
         self._loop.call(self._woken.set)
+
+    def resume(self) -> None:
+        """Wakes the task that writes."""
+        self._woken.set()
 
     def let_go(self, farewell: Callable[[], bytes] | None) -> None:
         """Ends both tasks; the farewell is sent behind the message that is on its way."""

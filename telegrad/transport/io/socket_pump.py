@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from threading import get_ident
 from typing import final
 
 from telegrad.critical import critical
 from telegrad.transport.base import CarrierClosedError, Direct
 from telegrad.transport.host import spelled
 from telegrad.transport.io.pump import READ_ERRORS, Pump, StreamEnd
+from telegrad.transport.io.shield import MAIN, Shield
 from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.loop import LoopThread
 
+RESUME_SECONDS = 0.001  # until another thread has written
 BATCH = 64  # messages of one stream that are read before the others have their turn
 
 
@@ -80,6 +83,11 @@ class SocketPump(Pump):
             self._direct.end_writing()
         self._direct.end()
 
+    def resume(self) -> None:
+        """Writes what waits, though the loop has no turn, unless others write."""
+        if self._open and not self._draining and not self._write(wait=False):
+            self._loop.loop.call_later(RESUME_SECONDS, self.resume)
+
     # From any thread.
 
     def wake(self) -> None:
@@ -125,20 +133,30 @@ class SocketPump(Pump):
 
     # In the thread that has the writer's turn.
 
-    def _write(self, preamble: bytes = b"") -> None:
-        """Writes until nothing is left."""
+    def _write(self, preamble: bytes = b"", *, wait: bool = True) -> bool:
+        """Writes until nothing is left.
+
+        Args:
+            preamble: The bytes to send before the first frame.
+            wait: False to leave it to another thread that writes now.
+
+        Returns:
+            False if the stream has ended here, or another thread writes; nothing was written then.
+        """
         direct, kept = self._direct, False
-        # Code that interrupts this thread may take the turn again, and would wait for its role.
-        with critical.section:
-            if not direct.begin_writing():
-                return  # the stream has ended, and the next one begins with the turn
+        # Code that interrupts this thread may take the turn again, and would wait for its role; a
+        # handler of a signal that raises would break a message off.
+        shielded = get_ident() not in MAIN or critical.role._is_owned()
+        with critical.section if shielded else Shield(), critical.section:
+            if not direct.begin_writing(wait=wait):
+                return False  # if the stream has ended, the next one begins with the turn
             try:
                 message: bytes | None = preamble or self._frames.next_message()
                 while message is not None:
                     kept = not direct.put(message)
                     if kept:
                         self._loop.call_soon(self._drain)
-                        return
+                        return True
                     if self._frames.ending:
                         self._frames.written()
                     message = self._frames.next_message()
@@ -150,6 +168,7 @@ class SocketPump(Pump):
             finally:
                 if not kept:
                     direct.end_writing()
+        return True
 
     def _drain(self) -> None:
         """Sends bytes for which the socket had no room, as it gets room; on the loop."""

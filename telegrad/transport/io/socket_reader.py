@@ -39,7 +39,8 @@ from telegrad.transport.io.burst import BurstWriter
 from telegrad.transport.io.loop_watch import MOST_REQUESTS, LoopWatch
 from telegrad.transport.io.pump import WaitGate
 from telegrad.transport.io.reader import NOBODY, Holder, ReaderRole
-from telegrad.transport.io.spin import LONGEST_SLEEP, Shield, Spin
+from telegrad.transport.io.shield import Shield
+from telegrad.transport.io.spin import LONGEST_SLEEP, Spin
 from telegrad.transport.loop import LoopThread, handing_context
 
 LONGEST_POLL = 3600.0  # seconds; the kernel counts milliseconds in an int
@@ -61,6 +62,9 @@ class Source(Protocol):
         Returns:
             The number of messages that brought requests.
         """
+
+    def resume(self) -> None:
+        """Writes what waits, unless another thread does; on the loop."""
 
 
 @final
@@ -132,6 +136,12 @@ class SocketReader:
         """Stops watching a socket; its descriptor may be closed after this. Idempotent."""
         if self._sources.pop(descriptor, None) is not None:
             self.stop(descriptor)
+
+    def resume(self) -> None:
+        """Writes what waits on all sockets."""
+        self.bursts.write()
+        for source in list(self._sources.values()):
+            source.resume()
 
     def tick(self) -> None:
         """Takes the role from threads and loops that do not come to read; forgets closed loops."""

@@ -10,15 +10,9 @@ next one begins with looking, and long waits end it. Event loops learn by the sa
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import time
-from _signal import getsignal as get_handler  # type: ignore[import-not-found]
-from _signal import signal as set_handler
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from types import FrameType
-from typing import Any, TypeAlias, TypeVar, TypeVarTuple, final
+from typing import TypeVar, final
 
 Number = TypeVar("Number", int, float)
 Ready = TypeVar("Ready")
@@ -91,65 +85,3 @@ class Spin:
         ready = poll(timeout)
         self.learn(time.monotonic() - began)
         return ready
-
-
-# -- ctrl-C in a thread that moves messages for others: put off until it waits, or is done -------
-#
-# A KeyboardInterrupt in the midst of handing over a reply would take it away from the thread that
-# waits for it. Only the main thread is concerned: Python calls signal handlers there.
-
-# The functions that `signal` wraps to turn numbers into enumerations. The wrappers take fifty times
-# as long, and under `asyncio.run`, whose handler refers to its main task, write that task out each
-# time.
-
-
-_Handler: TypeAlias = Callable[[int, FrameType | None], Any]
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
-
-
-@final
-class Shield(AbstractContextManager["Shield"]):
-    """A block in which Ctrl-C waits, except for the waits inside it; for the library.
-
-    Attributes:
-        polling: True while it waits: any other code that runs in this thread is a signal handler.
-    """
-
-    polling = False
-    _came = False
-    _handler: _Handler | None = None
-
-    def __enter__(self) -> Shield:
-        if threading.get_ident() == threading.main_thread().ident:
-            handler = get_handler(signal.SIGINT)
-            if callable(handler):
-                self._handler = handler
-                set_handler(signal.SIGINT, self._hear)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        handler = self._handler
-        if handler is None:
-            return
-        set_handler(signal.SIGINT, handler)
-        if self._came:
-            handler(signal.SIGINT, None)
-
-    def wait(self, wait: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Returns `wait(*args)`; Ctrl-C ends that wait, also one that came before it."""
-        self.polling = True
-        try:
-            if self._came and self._handler is not None:
-                self._came = False
-                self._handler(signal.SIGINT, None)
-            return wait(*args)
-        finally:
-            self.polling = False
-
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self.polling and self._handler is not None:
-            self._handler(number, frame)
-        else:
-            self._came = True

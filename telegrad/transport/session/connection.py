@@ -117,33 +117,41 @@ class Connection:
             if stream is not None:
                 envelope = stream.memory.stage(envelope)  # the loop copies no big part
         session = self.session
-        with critical.section:  # code that interrupts this thread may not wait while it has a turn
-            with self.lock:
-                if self._loss is not None or self._left:
-                    raise self._refusal()
-                number = session.post(envelope, self._terms.clock())
-                turn = not rides and not self.waits
+        try:
+            with critical.section:  # code that interrupts this may not wait while it has a turn
+                with self.lock:
+                    if self._loss is not None or self._left:
+                        raise self._refusal()
+                    number = session.post(envelope, self._terms.clock())
+                    turn = not rides and not self.waits
+                    if turn:
+                        self.waits, pump = True, self._pump
+                    unread = session.replies_unread
                 if turn:
-                    self.waits, pump = True, self._pump
-                unread = session.replies_unread
-            if turn:
-                pump.wake()
-            elif not number % WRITTEN_TOGETHER:
-                self._terms.reader.bursts.write()
+                    pump.wake()
+                elif not number % WRITTEN_TOGETHER:
+                    self._terms.reader.bursts.write()
+        except BaseException:  # a signal handler's: this thread may have had a turn, or several
+            self._terms.loop.call_soon(self._resume)
+            raise
         if unread > self._terms.limits.unread_replies:
             error = DecodeError(f"it takes no replies ({unread} wait for it)")
             self._terms.loop.call_soon(self._keeper.broke_protocol, error)
 
     def flush(self) -> None:
         """Writes the envelopes that wait, unless a thread does that already."""
-        with critical.section:
-            with self.lock:
-                stream, due = self.stream, self.session.pending
-                due |= stream is not None and (self.pulse.beat_due or stream.news_due)
-                turn, pump = due and not self.waits, self._pump
-                self.waits |= turn
-            if turn:
-                pump.wake()
+        try:
+            with critical.section:
+                with self.lock:
+                    stream, due = self.stream, self.session.pending
+                    due |= stream is not None and (self.pulse.beat_due or stream.news_due)
+                    turn, pump = due and not self.waits, self._pump
+                    self.waits |= turn
+                if turn:
+                    pump.wake()
+        except BaseException:
+            self._terms.loop.call_soon(self._resume)
+            raise
 
     def cut(self, reason: str) -> None:
         """Declares that neither side can dial the other; `on_lost` does not follow.
@@ -313,6 +321,14 @@ class Connection:
             self.flush()
 
     # On the loop.
+
+    def _resume(self) -> None:
+        """Goes on for a thread that an exception has taken out of writing."""
+        if self.stream is None:
+            self._keeper.wake()
+        else:
+            self.stream.pump.resume()
+        self._terms.reader.resume()
 
     def opened(self, stream: Stream, peer_received: int) -> None:
         """Takes a stream that is up, with the writer's turn.
