@@ -34,7 +34,7 @@ from telegrad.transport.grpc.transport import GrpcTransport
 from telegrad.transport.host import read_host_id, start_thread
 from telegrad.transport.inproc import InprocNetwork, InprocTransport
 from telegrad.transport.io.pump import WaitGate
-from telegrad.transport.io.shield import Shield
+from telegrad.transport.io.shield import MAIN, Shield
 from telegrad.transport.io.socket_reader import SocketReader, Stay
 from telegrad.transport.io.spin import LONGEST_SLEEP, Spin, longest_spin
 from telegrad.transport.limits import ConnectionLimits
@@ -85,6 +85,7 @@ __all__ = [
     "LONGEST_SLEEP",
     "LOOPBACK",
     "LOOPBACK_V6",
+    "MAIN",
     "Audit",
     "Carrier",
     "CarrierClosedError",

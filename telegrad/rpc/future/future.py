@@ -55,6 +55,8 @@ from telegrad.rpc.future.waits import (
 )
 from telegrad.rpc.limits import not_done, seconds
 from telegrad.transport import (
+    MAIN,
+    Shield,
     barred,
     get_logger,
     handing,
@@ -698,11 +700,14 @@ def _tell(future: Future[Any], on_cancel: Callable[[], object] | None = None) ->
     """Calls all that wait for the completion of a future, in the order in which they came."""
     if on_cancel is not None:
         on_cancel()  # first: a callback may run for long
-    _wake(future._wakers)
-    if future._callbacks:
-        with contextlib.ExitStack() as calls:  # a Ctrl-C in one of them spares the others
-            for callback in take_last(future._callbacks):
-                calls.callback(future._run, callback)
+    exposed = threading.get_ident() in MAIN and not critical.role._is_owned()
+    if not exposed and not future._callbacks:
+        _wake(future._wakers)
+        return
+    with contextlib.ExitStack() as calls, Shield():  # a Ctrl-C in one of them spares the others
+        _wake(future._wakers)
+        for callback in take_last(future._callbacks):
+            calls.callback(future._run, callback)
 
 
 def _await_reader(future: Future[Any]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from _signal import getsignal as get_handler  # type: ignore[import-not-found]
 from _signal import signal as set_handler
@@ -118,6 +119,6 @@ class Shield(AbstractContextManager["Shield"]):
             return
         number = self._came.pop(0)
         try:
-            self._handlers[number](number, None)
+            self._handlers[number](number, sys._getframe())
         finally:
             self._make_up()
