@@ -128,6 +128,20 @@ def test_a_process_ends_without_a_word(grpc_floor: Floor, programs: Programs, wo
     assert program.wait().strip() == endpoint
 
 
+def test_a_plain_listener_has_to_answer_before_grpc_dials_it(grpc_floor: Floor) -> None:
+    """gRPC kept its connection to a stopped process for seconds after the shutdown."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(SECONDS)
+        alice, bob = grpc_floor.worker("alice"), WorkerInfo("bob", 1, 1)
+        alice.exchange.connect(bob, [f"grpc://127.0.0.1:{listener.getsockname()[1]}"])
+        alice.exchange.post(bob, Envelope("test.message"))
+        asked, _ = listener.accept()
+        with asked:
+            asked.settimeout(SECONDS)
+            assert asked.recv(3) == b"PRI"
+        alice.exchange.close(0.1)
+
+
 def test_a_peer_that_answers_no_hello_is_dialled_again(grpc_floor: Floor) -> None:
     """gRPC ended the read as if the task had been cancelled, and the dialling task ended with it."""
     dialled = threading.Semaphore(0)

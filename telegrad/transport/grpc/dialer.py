@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import socket
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple, final
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, final
 
 import grpc
 import grpc.aio
 
 from telegrad.transport.base import Carrier, CarrierClosedError
-from telegrad.transport.grpc.carrier import GrpcCarrier
+from telegrad.transport.grpc.carrier import GrpcCarrier, keep_core
 from telegrad.transport.grpc.errors import STREAM_ERRORS, unreachable
 from telegrad.transport.grpc.options import (
     CHANNEL_OPTIONS,
@@ -36,6 +36,10 @@ CONNECT_SECONDS = 5.0
 # The longest wait, after this end ended its half, for the other end to end the stream, before it is
 # torn.
 CLOSE_SECONDS = 1.0
+GIVE_UP_SECONDS = 0.25  # until gRPC has ended what was torn; that takes turns of its threads
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # and no settings
+
+_Call: TypeAlias = "grpc.aio.StreamStreamCall[bytes, bytes]"
 
 
 @final
@@ -92,21 +96,25 @@ class Dialler:
     async def _dial(self, endpoint: str, address: str, port: int, shown: Shown | None) -> Carrier:
         """Opens a stream to the very address that answered: a name may lead elsewhere by now."""
         channel = self._channel(join_address(address, port), shown)
-        stream: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
+        stream: _Call = channel.stream_stream(METHOD)()
         try:
             async with _within_bounds(endpoint):
                 await stream.wait_for_connection()
         except STREAM_ERRORS as error:
-            await channel.close()
-            # The listener may have gone since it first answered.
-            await self._reach(endpoint, address, port, plain=shown is None)
-            raise unreachable(endpoint, error) from error
+            cause = error.with_traceback(None)  # its frames keep the call
         except (ConnectionError, asyncio.CancelledError):
             await channel.close()
             raise
-        return _DialledCarrier(endpoint, channel, stream, shown)
+        else:
+            return _DialledCarrier(endpoint, channel, stream, shown)
+        await channel.close()
+        del channel, stream  # so that the errors below, which have this frame, keep neither
+        # The listener may have gone since it first answered.
+        await self._reach(endpoint, address, port, plain=shown is None)
+        raise unreachable(endpoint, cause) from cause
 
     def _channel(self, address: str, shown: Shown | None) -> grpc.aio.Channel:
+        keep_core()
         if shown is None:
             return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         pair = None if self._mutual is None else self._mutual.pair
@@ -135,6 +143,9 @@ class Dialler:
     async def _reach(self, endpoint: str, host: str, port: int, *, plain: bool) -> str:
         """Connects, and hangs up; checks that nothing plain leaves this machine.
 
+        A plain listener has to answer, too: the host of a stopped process takes connections, and
+        gRPC would keep one for CONNECT_SECONDS, also when the dial is cancelled long before.
+
         Returns:
             The address that answered, as a number.
         """
@@ -150,6 +161,11 @@ class Dialler:
                 )
             with await _connected(addresses) as connected:
                 address = str(connected.getpeername()[0])
+                if plain:
+                    loop = asyncio.get_running_loop()
+                    with contextlib.suppress(ConnectionResetError):  # a listener that encrypts
+                        await loop.sock_sendall(connected, PREFACE)
+                        await loop.sock_recv(connected, 1)
         return address
 
     async def _upgrade(self, endpoint: str, host: str, port: int) -> _Found | None:
@@ -224,7 +240,7 @@ async def _addresses(host: str, port: int) -> list[Any]:
     with contextlib.suppress(socket.gaierror):
         numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=numeric)
-    look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     found = await asyncio.get_running_loop().run_in_executor(None, look_up)
     if all(is_loopback(str(where[0])) for *_, where in found):
         return [each for each in found if each[0] == socket.AF_INET][:1] or found[:1]
@@ -256,39 +272,37 @@ class _DialledCarrier(GrpcCarrier):
         self,
         endpoint: str,
         channel: grpc.aio.Channel,
-        stream: grpc.aio.StreamStreamCall[bytes, bytes],
+        stream: _Call,
         shown: Shown | None,
     ) -> None:
         super().__init__(endpoint, stream)
-        self._channel = channel
-        self._stream = stream
+        self._open: tuple[grpc.aio.Channel, _Call] | None = channel, stream  # None once closed
         if shown is not None:
             self.binding, self.peer_names = shown.binding, shown.names
 
     async def close(self) -> None:
         """Ends this end's half; the listener then ends its own, and only a deaf one is cut off.
 
-        This half cannot be ended while a write waits for the listener to read: then the time for
-        the cut runs from the beginning.
+        This half cannot be ended while a write waits for the listener to read: so the time for the
+        cut runs from the beginning.
         """
-        if self._closed.is_set():
+        if self._open is None:
             return
-        self._closed.set()
-        closing = self._cut_off() if self._writing.locked() else None
+        (channel, stream), self._open = self._open, None
+        self._end_messages()
+        closing = asyncio.ensure_future(channel.close(CLOSE_SECONDS))
+        # A call that was cut off ends soon, but for bytes that are stuck in the socket.
+        later = partial(asyncio.get_running_loop().call_later, GIVE_UP_SECONDS, self._abandon)
+        closing.add_done_callback(lambda _: later())
         with contextlib.suppress(CarrierClosedError):
-            await self._run(self._stream.done_writing())
-        closing = closing or self._cut_off()
+            await self._run(stream.done_writing())
         with contextlib.suppress(CarrierClosedError):
             async with self._reading:
-                await self._run(self._drain())
+                await self._run(_drain(stream))
         await closing
 
-    def _cut_off(self) -> asyncio.Future[None]:
-        closing = asyncio.ensure_future(self._channel.close(CLOSE_SECONDS))
-        closing.add_done_callback(lambda _: self._abandon())
-        return closing
 
-    async def _drain(self) -> None:
-        """Reads messages that nobody wants: until then gRPC does not see the end behind them."""
-        while isinstance(await self._stream.read(), bytes):
-            pass
+async def _drain(stream: _Call) -> None:
+    """Reads messages that nobody wants: until then gRPC does not see the end behind them."""
+    while isinstance(await stream.read(), bytes):
+        pass

@@ -12,7 +12,7 @@ import grpc.aio
 
 from telegrad.transport.addresses import split_advertised
 from telegrad.transport.base import Carrier, Listener
-from telegrad.transport.grpc.carrier import GrpcCarrier, keep_polling
+from telegrad.transport.grpc.carrier import GrpcCarrier, keep_core, keep_polling
 from telegrad.transport.grpc.errors import STREAM_ERRORS
 from telegrad.transport.grpc.health import HealthHandler
 from telegrad.transport.grpc.options import METHOD, SCHEME, TLS_SCHEME, is_loopback, join_address
@@ -50,6 +50,7 @@ async def listen(
     """
     if port:
         _try_port(host, port)  # gRPC's own words name neither the cause nor a remedy
+    keep_core()
     server = grpc.aio.server(options=options)
     server.add_generic_rpc_handlers((_Handler(accept, tls),))
     if is_loopback(host) or (tls is not None and tls.mutual):
@@ -124,12 +125,15 @@ class _Handler(grpc.GenericRpcHandler):
 @final
 class _GrpcListener(Listener):
     def __init__(self, server: grpc.aio.Server, endpoint: str) -> None:
-        self._server = server
+        self._server: grpc.aio.Server | None = server
         self.endpoint = endpoint
 
     async def close(self) -> None:
         """Ends the streams as well, after the grace: gRPC knows no half-closed server."""
+        if self._server is None:
+            return
         stopping = asyncio.ensure_future(self._server.stop(CLOSE_SECONDS))
+        self._server = None
         stopped, _ = await asyncio.wait({stopping}, timeout=2 * CLOSE_SECONDS)
         if not stopped:
             keep_polling()
@@ -155,8 +159,7 @@ class _AcceptedCarrier(GrpcCarrier):
 
     def end(self) -> None:
         """Lets the handler return, which ends the stream at both ends."""
-        if not self._closed.is_set():
-            self._closed.set()
+        if self._end_messages():
             asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._abandon)
 
     async def wait_closed(self) -> None:
