@@ -18,9 +18,10 @@ import math
 import os
 import selectors
 import threading
+import time
 from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar, TypeVarTuple, final
 
@@ -45,6 +46,8 @@ STOP_SECONDS = 5.0
 LONGEST_SLEEP = 3600.0  # of a loop without a timer
 # Records that wait for slow handlers: about 1 KB each.
 MOST_RECORDS = 10_000
+# A signal that comes just before a thread falls asleep is handled when it wakes (see `io.spin`).
+LONGEST_NAP = 1.0
 FLUSH_SECONDS = 0.5  # for which the end of the loop waits for handlers of log records
 
 
@@ -400,7 +403,10 @@ class LoopThread:
         loop = self.loop
         try:
             loop.call_soon_threadsafe(_run_for, result, coroutine, loop)
-            return result.result(timeout)
+            ends = math.inf if timeout is None else time.monotonic() + timeout
+            while not result.done() and (left := ends - time.monotonic()) > 0:
+                wait((result,), min(left, LONGEST_NAP))
+            return result.result(0)
         except BaseException:
             result.cancel()
             raise
