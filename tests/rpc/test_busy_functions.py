@@ -108,6 +108,7 @@ def test_usual_calls_are_not_refused(subtests: pytest.Subtests) -> None:
 
 
 @pytest.mark.long  # 15 s; the rows above are what it found
+@pytest.mark.timeout(300)
 def test_a_search_through_the_whole_list_finds_no_other() -> None:
     found = subprocess.run(
         [sys.executable, "-m", "tests.rpc.busy_search"],
