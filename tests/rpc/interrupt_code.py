@@ -30,7 +30,9 @@ from telegrad.transport import get_logger, shared_loop_thread
 OURS = str(Path(tg.__file__).parent)
 ROOMS = "collectives", "dist_autograd", "rpc", "transport", "wire", "critical.py"
 FLOORS = tuple(f"{OURS}/{each}" for each in ROOMS)
-SECONDS = 60.0  # far more than any call needs, also where the machine is busy
+SECONDS = (
+    600.0  # a call may wait for thousands of interruptions of the loop: 60 were too few at load 25
+)
 
 served: Counter[str] = Counter()
 

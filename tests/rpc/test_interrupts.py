@@ -34,11 +34,11 @@ def test_code_of_others_may_call_at_any_line(programs: Programs, kind: str, dire
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("direct", ["True", "tcp", "False"])
 @pytest.mark.parametrize("kind", ["collection", "signal", "log"])
 def test_code_of_others_may_call_at_any_opcode(programs: Programs, kind: str, direct: str) -> None:
-    run_interrupted(programs, kind, "opcode", direct, limit=360.0)
+    run_interrupted(programs, kind, "opcode", direct, limit=840.0)
 
 
 # -- each verb, in a section of this thread ----------------------------------------------------------
