@@ -53,7 +53,7 @@ POST, NEXT = (
     "transport.session.connection:Connection.post",
     "transport.session.connection:Connection.next_message",
 )
-TAKE, INBOX = "transport.session.connection:Connection.take", "rpc.agent.inbox:Inbox.on_envelope"
+TAKE, INBOX = "transport.session.connection:Connection.take", "rpc.pool.inbox:Inbox.on_envelope"
 PUT, SEND = (
     "transport.sockets.message_socket:DirectSocket.put",
     "transport.grpc.carrier:GrpcCarrier.send",

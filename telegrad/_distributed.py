@@ -330,7 +330,7 @@ def _make_grpc_agent(
 
 
 def shutdown(*, graceful: bool = True, timeout: float = math.inf) -> None:
-    """Ends the ambient agent; see `telegrad.rpc.agent.life`."""
+    """Ends the ambient agent; see `telegrad.rpc.base.life`."""
     if find_agent() is None:
         call_off_joins(CLOSE_SECONDS)
     agent = find_agent()

@@ -37,7 +37,7 @@ class Docstrings(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Gives a name that a package imports precedence over its module of the same name.
 
-        Python does so: `telegrad.rpc.publish` is the function, `telegrad/rpc/publish.py` its module.
+        Python does so: `telegrad.rpc.stream` is the function, `telegrad/rpc/stream/` a room.
         """
         if pkg.path == "telegrad":
             _warn_of_data(pkg)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from telegrad.rpc import functions
-from telegrad.rpc.agent.agent import Agent, init_rpc
 from telegrad.rpc.agent.events import on_join, on_leave, on_loss
-from telegrad.rpc.agent.members import RpcStatistics
 from telegrad.rpc.agent.options import RpcOptions
-from telegrad.rpc.api import (
+from telegrad.rpc.base.failure import remote_traceback
+from telegrad.rpc.base.limits import Limits
+from telegrad.rpc.base.members import RpcStatistics
+from telegrad.rpc.base.served_call import CurrentCall, current_call
+from telegrad.rpc.future.future import Future
+from telegrad.rpc.policy.exposure import expose
+from telegrad.rpc.rref.rref import RRef
+from telegrad.rpc.stream.stream import Stream, stream
+from telegrad.rpc.verbs.agent import Agent, init_rpc
+from telegrad.rpc.verbs.api import (
     get_worker_info,
     get_worker_infos,
     is_initialized,
@@ -18,10 +25,7 @@ from telegrad.rpc.api import (
     statistics,
     to_thread,
 )
-from telegrad.rpc.call.failure import remote_traceback
-from telegrad.rpc.call.retry import idempotent
-from telegrad.rpc.call.served_call import CurrentCall, current_call
-from telegrad.rpc.future.combine import (
+from telegrad.rpc.verbs.combine import (
     AsCompleted,
     as_completed,
     collect_all,
@@ -29,12 +33,8 @@ from telegrad.rpc.future.combine import (
     gather,
     wait_all,
 )
-from telegrad.rpc.future.future import Future
-from telegrad.rpc.limits import Limits
-from telegrad.rpc.policy.exposure import expose
-from telegrad.rpc.publish import lookup, publish, unpublish
-from telegrad.rpc.rref.rref import RRef
-from telegrad.rpc.stream.stream import Stream, stream
+from telegrad.rpc.verbs.publish import lookup, publish, unpublish
+from telegrad.rpc.verbs.retry import idempotent
 from telegrad.transport import TlsOptions
 from telegrad.types import WorkerInfo
 from telegrad.wire import register_type

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from telegrad.rendezvous import keep_newest
-from telegrad.rpc.agent.agent import agent_of, core_of
-from telegrad.rpc.agent.ambient import (
+from telegrad.rpc.agent.core import AgentCore, current_agent, find_agent, process_agent
+from telegrad.rpc.agent.events import JobEvents, MembershipEvents
+from telegrad.rpc.agent.messages import Messages
+from telegrad.rpc.agent.options import Invitation, connection_limits
+from telegrad.rpc.base.ambient import (
     call_off_joins,
     clear_process_agent,
     enter_agent,
@@ -14,44 +17,41 @@ from telegrad.rpc.agent.ambient import (
     use_agent,
     watch_forks,
 )
-from telegrad.rpc.agent.attachments import Attachments
-from telegrad.rpc.agent.core import AgentCore, current_agent, find_agent, process_agent
-from telegrad.rpc.agent.events import JobEvents, MembershipEvents
-from telegrad.rpc.agent.inbox import Inbox
-from telegrad.rpc.agent.life import CLOSE_SECONDS, Life
-from telegrad.rpc.agent.members import Members
-from telegrad.rpc.agent.messages import Messages
-from telegrad.rpc.agent.options import Invitation, connection_limits
-from telegrad.rpc.agent.parts import attach_parts
-from telegrad.rpc.api import call
-from telegrad.rpc.call.admission_callee import CalleeAdmission
-from telegrad.rpc.call.calling import Calling
-from telegrad.rpc.call.codec import MessageCodec
-from telegrad.rpc.call.device_maps import Devices
-from telegrad.rpc.call.failure import (
+from telegrad.rpc.base.attachments import Attachments
+from telegrad.rpc.base.failure import (
     decode_error,
     describe_failure,
     fresh_copy,
     rebuild_failure,
 )
-from telegrad.rpc.call.interceptor import CallRecord, Interceptor, Message
+from telegrad.rpc.base.interceptor import CallRecord, Interceptor, Message
+from telegrad.rpc.base.life import CLOSE_SECONDS, Life
+from telegrad.rpc.base.limits import seconds
+from telegrad.rpc.base.members import Members
+from telegrad.rpc.base.served_call import ServedCall, current_served_call
+from telegrad.rpc.base.tick import Tick
+from telegrad.rpc.call.admission_callee import CalleeAdmission
+from telegrad.rpc.call.calling import Calling
+from telegrad.rpc.call.codec import MessageCodec
+from telegrad.rpc.call.device_maps import Devices
 from telegrad.rpc.call.runner import Runner
-from telegrad.rpc.call.served_call import ServedCall, current_served_call
 from telegrad.rpc.call.serving import CALL, Serving, record_refusal
 from telegrad.rpc.call.user_call import MainStaysHere, UserCall, admit_call
 from telegrad.rpc.deadlock.probe import WaitProbes
-from telegrad.rpc.future.combine import wait_each
 from telegrad.rpc.future.future import new_future, wait_or_cancel
 from telegrad.rpc.future.waits import Drive, Driven, Gate, Reads, comes_from
-from telegrad.rpc.limits import seconds
 from telegrad.rpc.policy.policy import CallablePolicy, project_function
 from telegrad.rpc.pool.deadlines import Deadlines
+from telegrad.rpc.pool.inbox import Inbox
 from telegrad.rpc.pool.pool import Pool
 from telegrad.rpc.pool.user_loop import UserLoop
 from telegrad.rpc.rref.calls import RRefCalls
 from telegrad.rpc.rref.rref import reference_of
 from telegrad.rpc.rref.serving import RRefServing
-from telegrad.rpc.tick import Tick
+from telegrad.rpc.verbs.agent import agent_of, core_of
+from telegrad.rpc.verbs.api import call
+from telegrad.rpc.verbs.combine import wait_each
+from telegrad.rpc.verbs.parts import attach_parts
 from telegrad.transport import (
     Shield,
     Spin,

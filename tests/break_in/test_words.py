@@ -20,8 +20,8 @@ from telegrad.launch.log_relay import LogRelay, Screen
 from telegrad.launch.nodes import Event, share_ranks
 from telegrad.rendezvous import MemoryStore, coordinator
 from telegrad.rendezvous.control import ControlLine, decode_error
-from telegrad.rpc.agent.inbox import MOST_GARBAGE_TOLD
-from telegrad.rpc.call.failure import rebuild_failure, remote_traceback
+from telegrad.rpc.base.failure import rebuild_failure, remote_traceback
+from telegrad.rpc.pool.inbox import MOST_GARBAGE_TOLD
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone

@@ -20,7 +20,7 @@ from telegrad.errors import (
     DecodeError,
     NotInitializedError,
 )
-from telegrad.rpc.agent.inbox import MOST_GARBAGE_TOLD, Inbox
+from telegrad.rpc.pool.inbox import MOST_GARBAGE_TOLD, Inbox
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 

@@ -6,9 +6,9 @@ from typing import Any, final
 from unittest import mock
 
 from telegrad import rpc
-from telegrad.rpc.agent.inbox import Inbox
+from telegrad.rpc.base.interceptor import Interceptor, Message
 from telegrad.rpc.call.codec import MessageCodec
-from telegrad.rpc.call.interceptor import Interceptor, Message
+from telegrad.rpc.pool.inbox import Inbox
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.wire import Envelope, write_body

@@ -10,8 +10,8 @@ from typing import Any
 from telegrad import rpc
 from telegrad.errors import NotEnoughResultsError, RendezvousError
 from telegrad.rendezvous import JoinedJob
-from telegrad.rpc.publish import _Published
 from telegrad.rpc.seams import current_agent
+from telegrad.rpc.verbs.publish import _Published
 from tests.faults import hostile_remote as remote
 from tests.faults.hostile_remote import hold
 from tests.faults.hostile_row import Table, lost, prepared, row

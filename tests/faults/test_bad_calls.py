@@ -74,7 +74,7 @@ EXPECTED: dict[str, tuple[type[BaseException], tuple[str, ...]]] = {
     "os:_exit, raw": (CallRefusedError, (HAVE, "'os:_exit'", "not a public name")),
     "import, raw": (CallRefusedError, (f"{HAVE} 'importlib:import_module'", *ALLOW)),
     "a value, raw": (CallRefusedError, (HAVE, "'tests.faults.bad_calls:TO'")),
-    "rpc.shutdown": (CallRefusedError, (f"{HAVE} 'telegrad.rpc.api:shutdown'", *ALLOW)),
+    "rpc.shutdown": (CallRefusedError, (f"{HAVE} 'telegrad.rpc.verbs.api:shutdown'", *ALLOW)),
     "unsendable": (EncodeError, ("args[1]['lr'][0] cannot travel", *REGISTER)),
     "unsendable by name": (EncodeError, ("kwargs['value'] cannot travel", *REGISTER)),
     "lock": (EncodeError, ("args[0] cannot travel", "_thread.lock", "rpc.register_type(lock")),

@@ -32,7 +32,7 @@ from telegrad.parallel.optimizer import owners
 from telegrad.parallel.optimizer.owners import GroupPart, OwnerOptimizer, StepRequest
 from telegrad.parallel.optimizer.rounds import Rounds
 from telegrad.rpc import Future
-from telegrad.rpc.call.failure import describe_failure, rebuild_failure
+from telegrad.rpc.base.failure import describe_failure, rebuild_failure
 from telegrad.testing import Cluster
 from telegrad.types import Array
 from tests.parallel.trained_parts import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from telegrad.rpc.call.interceptor import Interceptor, Message
+from telegrad.rpc.base.interceptor import Interceptor, Message
 
 __all__ = ["Idle", "Undone"]
 

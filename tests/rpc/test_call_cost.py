@@ -16,8 +16,8 @@ import pytest
 
 from telegrad import rpc
 from telegrad.rpc import seams
-from telegrad.rpc.agent.inbox import Inbox
 from telegrad.rpc.call.serving import REPLY
+from telegrad.rpc.pool.inbox import Inbox
 from telegrad.transport.session.connection import Connection
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, write_body

@@ -10,8 +10,8 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import CallTimeoutError
 from telegrad.rpc import seams
+from telegrad.rpc.base.interceptor import CallRecord
 from telegrad.rpc.call import calling
-from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.table import CallTable, PendingCall
 from telegrad.rpc.future.future import new_future
 from telegrad.rpc.pool.deadlines import Deadline, Deadlines

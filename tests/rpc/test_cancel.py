@@ -21,9 +21,9 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
 from telegrad.rpc import Limits
+from telegrad.rpc.base.interceptor import CallRecord
+from telegrad.rpc.base.served_call import ServedCall, enter_served_call, last_served_call
 from telegrad.rpc.call import serving
-from telegrad.rpc.call.interceptor import CallRecord
-from telegrad.rpc.call.served_call import ServedCall, enter_served_call, last_served_call
 from telegrad.rpc.call.serving import CANCEL, EXPIRE
 from telegrad.rpc.seams import reference_of
 from telegrad.testing import leaks

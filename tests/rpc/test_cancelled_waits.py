@@ -13,8 +13,8 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError
-from telegrad.rpc.call.interceptor import CallRecord
-from telegrad.rpc.call.served_call import ServedCall, current_served_call, enter_served_call
+from telegrad.rpc.base.interceptor import CallRecord
+from telegrad.rpc.base.served_call import ServedCall, current_served_call, enter_served_call
 from telegrad.testing import leaks
 from telegrad.types import WorkerInfo
 from tests.rpc import remote_code

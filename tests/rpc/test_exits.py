@@ -12,7 +12,7 @@ from telegrad import rpc
 from telegrad.errors import RemoteError, WorkerLostError
 from telegrad.rpc import seams
 from telegrad.rpc.agent.events import MembershipEvents, _Kind
-from telegrad.rpc.call.interceptor import Message
+from telegrad.rpc.base.interceptor import Message
 from telegrad.types import WorkerInfo
 from tests.rpc import exit_code, remote_code
 from tests.rpc.conftest import Job, MakeJob

@@ -22,8 +22,8 @@ from telegrad.errors import (
     PoolExhaustedError,
 )
 from telegrad.rpc import seams
+from telegrad.rpc.base.interceptor import Message
 from telegrad.rpc.call import calling
-from telegrad.rpc.call.interceptor import Message
 from telegrad.rpc.pool import user_loop
 from telegrad.rpc.seams import fresh_copy
 from telegrad.testing import leaks

@@ -16,8 +16,8 @@ import pytest
 
 from telegrad.errors import BlockingCallError, CallCancelledError, CallTimeoutError
 from telegrad.rpc.future import waits
-from telegrad.rpc.future.combine import collect_all, wait_all
 from telegrad.rpc.future.future import Future, new_future
+from telegrad.rpc.verbs.combine import collect_all, wait_all
 from telegrad.transport import LoopThread
 from tests.rpc.plain_futures import complete_by, done, failed, objects_left_by, start
 

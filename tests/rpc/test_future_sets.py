@@ -12,9 +12,9 @@ import hypothesis.strategies as st
 import pytest
 
 from telegrad.errors import BlockingCallError, CallTimeoutError, NotEnoughResultsError
-from telegrad.rpc.future import combine as future_sets
-from telegrad.rpc.future.combine import as_completed, collect_all, first_n, wait_all
 from telegrad.rpc.future.future import MANY_WAKERS, Future, new_future
+from telegrad.rpc.verbs import combine as future_sets
+from telegrad.rpc.verbs.combine import as_completed, collect_all, first_n, wait_all
 from telegrad.transport import LoopThread
 from tests.repeated import on_examples
 from tests.rpc.plain_futures import complete_by, done, failed, objects_left_by

@@ -15,9 +15,9 @@ import pytest
 from telegrad import rpc
 from telegrad.critical import critical
 from telegrad.rpc import seams
-from telegrad.rpc.future.combine import as_completed, collect_all, first_n, wait_all
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.future.unread import Origin, Report, UnreadErrors
+from telegrad.rpc.verbs.combine import as_completed, collect_all, first_n, wait_all
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job

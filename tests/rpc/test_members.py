@@ -11,10 +11,10 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import UnknownWorkerError, WorkerLostError
 from telegrad.rendezvous import MOST_LOST
-from telegrad.rpc.agent import members as members_module
 from telegrad.rpc.agent.events import MembershipEvents, _Kind
-from telegrad.rpc.agent.life import GRACEFUL
-from telegrad.rpc.agent.members import Members
+from telegrad.rpc.base import members as members_module
+from telegrad.rpc.base.life import GRACEFUL
+from telegrad.rpc.base.members import Members
 from tests.repeated import TRANSPORTS
 from tests.rpc.membership_world import Heard, World
 

@@ -21,8 +21,8 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc import RRef, seams
-from telegrad.rpc.publish import _Published
 from telegrad.rpc.seams import current_agent
+from telegrad.rpc.verbs.publish import _Published
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc.conftest import Job

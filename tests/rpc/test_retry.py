@@ -23,11 +23,11 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc import seams
+from telegrad.rpc.base.interceptor import CallRecord
 from telegrad.rpc.call.away import AwayCalls
 from telegrad.rpc.call.calling import Calling
-from telegrad.rpc.call.interceptor import CallRecord
-from telegrad.rpc.call.retry import call_again, is_idempotent
 from telegrad.rpc.call.table import Again, PendingCall
+from telegrad.rpc.verbs.retry import call_again, is_idempotent
 from telegrad.testing import leaks
 from telegrad.types import WorkerInfo
 from tests.rpc import cancel_code, remote_code

@@ -23,8 +23,8 @@ from telegrad.errors import (
 from telegrad.rendezvous import JoinedJob
 from telegrad.rendezvous import control as reminder
 from telegrad.rpc import seams
-from telegrad.rpc.agent import life
-from telegrad.rpc.agent.inbox import Inbox
+from telegrad.rpc.base import life
+from telegrad.rpc.pool.inbox import Inbox
 from telegrad.testing import leaks
 from telegrad.transport import Exchange
 from tests.rpc import cancel_code, remote_code, stream_code
@@ -217,7 +217,7 @@ def test_a_long_wait_is_told_with_what_it_waits_for(
     monkeypatch.setattr(reminder, "FIRST_SECONDS", 0.001)
     job = make_job(2)
     first, second = job.agents
-    with caplog.at_level(logging.INFO, "telegrad.rpc.agent.life"):
+    with caplog.at_level(logging.INFO, "telegrad.rpc.base.life"):
         seams.call(first, "w1", remote_code.hold, ("long",))
         assert remote_code.entered("long")
         ending = [pool.submit(first.shutdown)]

@@ -24,7 +24,7 @@ from telegrad.errors import (
 )
 from telegrad.rendezvous import CallOff
 from telegrad.rpc import seams
-from telegrad.rpc.agent import life
+from telegrad.rpc.base import life
 from telegrad.rpc.seams import call_off_joins, set_process_agent
 from telegrad.testing import leaks
 from telegrad.transport import loop

@@ -14,8 +14,8 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import NotEnoughResultsError, WaitCycleError
 from telegrad.rpc import seams
-from telegrad.rpc.call.interceptor import CallRecord
-from telegrad.rpc.call.served_call import ServedCall
+from telegrad.rpc.base.interceptor import CallRecord
+from telegrad.rpc.base.served_call import ServedCall
 from telegrad.rpc.deadlock import probe as wait_probe
 from telegrad.rpc.deadlock.graph import WaitPath
 from telegrad.rpc.deadlock.protocol import Branch, ServedId

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import strategies as st
 
 from telegrad import rpc
-from telegrad.rpc.call.interceptor import CallRecord
-from telegrad.rpc.call.served_call import ServedCall
+from telegrad.rpc.base.interceptor import CallRecord
+from telegrad.rpc.base.served_call import ServedCall
 from telegrad.rpc.call.table import PendingCall
 from telegrad.rpc.deadlock.graph import (
     MAX_COMBINATIONS,

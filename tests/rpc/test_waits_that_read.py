@@ -28,7 +28,7 @@ import asyncio, collections, selectors, sys, threading, time
 from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError
 from telegrad.rpc.call.calling import Calling
-from telegrad.rpc.agent.inbox import Inbox
+from telegrad.rpc.pool.inbox import Inbox
 from telegrad.rpc.future.waits import Gate
 from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.io import loop_watch, spin as looking

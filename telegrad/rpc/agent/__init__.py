@@ -1,1 +1,1 @@
-"""The agent of a worker: its parts, its members, its events and its shutdown."""
+"""The core of an agent: the parts of one worker, its options, events and messages."""

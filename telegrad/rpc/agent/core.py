@@ -11,20 +11,20 @@ from typing import cast, final
 
 from telegrad.errors import EvictedError
 from telegrad.rendezvous import JoinedJob
-from telegrad.rpc.agent import ambient
-from telegrad.rpc.agent.attachments import Attachments
-from telegrad.rpc.agent.inbox import Inbox
-from telegrad.rpc.agent.life import UNGRACEFUL, Life
-from telegrad.rpc.agent.members import Members, RpcStatistics
 from telegrad.rpc.agent.messages import Messages
 from telegrad.rpc.agent.options import RpcOptions
+from telegrad.rpc.base import ambient
+from telegrad.rpc.base.attachments import Attachments
+from telegrad.rpc.base.life import UNGRACEFUL, Life
+from telegrad.rpc.base.limits import seconds
+from telegrad.rpc.base.members import Members, RpcStatistics
+from telegrad.rpc.base.served_call import current_served_call
 from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.call.codec import MessageCodec
-from telegrad.rpc.call.served_call import current_served_call
 from telegrad.rpc.call.serving import Serving
-from telegrad.rpc.limits import seconds
 from telegrad.rpc.policy.policy import CallablePolicy
 from telegrad.rpc.pool.deadlines import Deadlines
+from telegrad.rpc.pool.inbox import Inbox
 from telegrad.rpc.pool.pool import Pool
 from telegrad.transport import Exchange, LoopThread, refuse_in_section
 from telegrad.types import WorkerInfo

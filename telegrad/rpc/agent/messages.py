@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any, final
 
 from telegrad.errors import UnknownWorkerError, WorkerLostError
+from telegrad.rpc.base.failure import describe_failure
+from telegrad.rpc.base.limits import seconds
+from telegrad.rpc.base.tick import Tick
 from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.call.codec import MessageCodec
-from telegrad.rpc.call.failure import describe_failure
 from telegrad.rpc.call.serving import ERROR, REPLY
 from telegrad.rpc.future.future import Future
-from telegrad.rpc.limits import seconds
-from telegrad.rpc.tick import Tick
 from telegrad.transport import Exchange
 from telegrad.types import WorkerInfo
 from telegrad.wire import FIRST_BUFFER, Buffer, Envelope, read_body, write_body

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import final
 
 from telegrad.rendezvous import check_name
+from telegrad.rpc.base.limits import Limits, check_integer, seconds
 from telegrad.rpc.call.device_maps import checked_device_maps
-from telegrad.rpc.limits import Limits, check_integer, seconds
 from telegrad.rpc.policy.policy import Callables, checked_callables
 from telegrad.transport import (
     HIGHEST_PORT,

@@ -10,10 +10,10 @@ from typing import TypeAlias, final
 
 from telegrad.critical import critical
 from telegrad.errors import UnknownWorkerError, WorkerLostError
+from telegrad.rpc.base.limits import Limits
 from telegrad.rpc.call.admission import Move, NextStep, Window
 from telegrad.rpc.call.codec import Sealed
 from telegrad.rpc.call.table import PendingCall
-from telegrad.rpc.limits import Limits
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, read_body, write_body
 

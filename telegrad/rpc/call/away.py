@@ -22,11 +22,11 @@ from telegrad.errors import (
     UnreachableWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc.agent.life import Life
+from telegrad.rpc.base.failure import fresh_copy
+from telegrad.rpc.base.interceptor import CallRecord
+from telegrad.rpc.base.life import Life
+from telegrad.rpc.base.served_call import still_runs
 from telegrad.rpc.call.codec import MessageCodec
-from telegrad.rpc.call.failure import fresh_copy
-from telegrad.rpc.call.interceptor import CallRecord
-from telegrad.rpc.call.served_call import still_runs
 from telegrad.rpc.call.serving import CALL
 from telegrad.rpc.call.table import Again, PendingCall
 from telegrad.rpc.pool.deadlines import Deadlines

@@ -20,21 +20,21 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc.agent.inbox import Inbox
-from telegrad.rpc.agent.life import Life
+from telegrad.rpc.base.failure import fresh_copy, rebuild_failure
+from telegrad.rpc.base.interceptor import CallRecord
+from telegrad.rpc.base.life import Life
+from telegrad.rpc.base.limits import Limits, seconds
+from telegrad.rpc.base.served_call import ServedCall, innermost_served_call
 from telegrad.rpc.call.admission_caller import ADMIT, CallerAdmission
 from telegrad.rpc.call.away import AwayCalls, is_loss
 from telegrad.rpc.call.codec import MessageCodec, Sealed, kept
-from telegrad.rpc.call.failure import fresh_copy, rebuild_failure
-from telegrad.rpc.call.interceptor import CallRecord
-from telegrad.rpc.call.served_call import ServedCall, innermost_served_call
 from telegrad.rpc.call.serving import CANCEL, ERROR, EXPIRE, REPLY
 from telegrad.rpc.call.table import Again, CallTable, PendingCall
 from telegrad.rpc.call.whereabouts import ASK_SECONDS, ASK_SHARE, WHERE, words
 from telegrad.rpc.future.future import Future, later, new_future
 from telegrad.rpc.future.waits import Dispatch
-from telegrad.rpc.limits import Limits, seconds
 from telegrad.rpc.pool.deadlines import Deadlines
+from telegrad.rpc.pool.inbox import Inbox
 from telegrad.transport import Exchange
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, read_body, write_body

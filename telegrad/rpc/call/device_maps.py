@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar, final
 
 from telegrad.rendezvous import check_name
-from telegrad.rpc.limits import check_integer
+from telegrad.rpc.base.limits import check_integer
 from telegrad.transport import get_logger
 from telegrad.types import WorkerInfo, WorkerName
 from telegrad.wire import (

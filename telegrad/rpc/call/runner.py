@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeAlias, final
 
-from telegrad.rpc.call.served_call import current_served_call
+from telegrad.rpc.base.served_call import current_served_call
 from telegrad.rpc.call.user_call import CallMode, UserCall, plain_function
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.future.waits import comes_from

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from telegrad.critical import critical
 from telegrad.errors import WorkerLostError
-from telegrad.rpc.call.interceptor import CallRecord
-from telegrad.rpc.call.served_call import ServedCall
+from telegrad.rpc.base.interceptor import CallRecord
+from telegrad.rpc.base.served_call import ServedCall
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.future.waits import Driven, Reads
 from telegrad.rpc.pool.deadlines import Deadline

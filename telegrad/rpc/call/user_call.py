@@ -11,7 +11,7 @@ from types import FunctionType, MethodType
 from typing import Any, Final, TypeAlias, TypeGuard, final
 
 from telegrad.errors import DecodeError, EncodeError
-from telegrad.rpc.agent.ambient import find_agent
+from telegrad.rpc.base.ambient import find_agent
 from telegrad.rpc.functions import is_async_execution
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.policy.bounds import check_call

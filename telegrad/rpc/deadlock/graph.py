@@ -30,7 +30,7 @@ from types import CodeType
 from typing import Any, NamedTuple, TypeAlias, final
 
 from telegrad.critical import critical
-from telegrad.rpc.call.served_call import ServedCall
+from telegrad.rpc.base.served_call import ServedCall
 from telegrad.rpc.call.table import PendingCall
 from telegrad.rpc.deadlock.protocol import Branch, ServedId, Token
 from telegrad.rpc.future.future import Future

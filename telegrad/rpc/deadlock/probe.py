@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, final, get_args, get_type_hints
 
 from telegrad.errors import DecodeError, UnknownWorkerError, WaitCycleError, WorkerLostError
-from telegrad.rpc.call.served_call import ServedCall
+from telegrad.rpc.base.served_call import ServedCall
 from telegrad.rpc.call.table import PendingCall
 from telegrad.rpc.deadlock import protocol as wait_cycle
 from telegrad.rpc.deadlock.graph import Stamps, WaitPath, served_id, ways

@@ -1,1 +1,1 @@
-"""Futures, their combinations, and the waits for them."""
+"""Futures, the waits for them, and the errors that nobody retrieves."""

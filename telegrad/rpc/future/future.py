@@ -28,14 +28,15 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast, fina
 
 from telegrad.critical import INTERRUPTING, critical, in_section
 from telegrad.errors import BlockingCallError, CallCancelledError, InvalidUseError
-from telegrad.rpc.agent.ambient import find_agent, forked_at
-from telegrad.rpc.call.failure import (
+from telegrad.rpc.base.ambient import find_agent, forked_at
+from telegrad.rpc.base.failure import (
     Contained,
     cut_own_frames,
     fresh_copy,
     users_frames,
     without_frames,
 )
+from telegrad.rpc.base.limits import not_done, seconds
 from telegrad.rpc.future.unread import (
     Origin,
     Report,
@@ -53,7 +54,6 @@ from telegrad.rpc.future.waits import (
     pool_thread,
     reads_of,
 )
-from telegrad.rpc.limits import not_done, seconds
 from telegrad.transport import (
     MAIN,
     Shield,

@@ -15,8 +15,8 @@ from queue import Empty, SimpleQueue
 from types import CodeType, FrameType
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar, final
 
-from telegrad.rpc.agent.ambient import AmbientAgent
-from telegrad.rpc.tick import Tick
+from telegrad.rpc.base.ambient import AmbientAgent
+from telegrad.rpc.base.tick import Tick
 from telegrad.transport import get_logger
 
 LOOK_SECONDS = 1.0  # a user reads the log at leisure, and an empty look costs a microsecond

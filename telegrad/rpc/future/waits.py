@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import Protocol, TypeAlias, final
 
 from telegrad.errors import AgentForkedError
-from telegrad.rpc.agent.ambient import forked_at
-from telegrad.rpc.call.served_call import last_served_call
+from telegrad.rpc.base.ambient import forked_at
+from telegrad.rpc.base.served_call import last_served_call
 from telegrad.transport import LONGEST_SLEEP
 
 Dispatch: TypeAlias = Callable[[Callable[[], None]], None]

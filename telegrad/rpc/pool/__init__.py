@@ -1,1 +1,1 @@
-"""The threads and event loops that run user functions, and their deadlines."""
+"""The threads and event loops that run user functions, their deadlines, and the inbox."""

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, ParamSpec, TypeAlias, TypeVar, final
 
 from telegrad.critical import critical
+from telegrad.rpc.base.tick import Tick
 from telegrad.rpc.pool.deadlines import Deadlines
-from telegrad.rpc.tick import Tick
 from telegrad.transport import LoopThread, get_logger
 
 P = ParamSpec("P")

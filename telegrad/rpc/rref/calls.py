@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from telegrad.critical import in_section
 from telegrad.errors import CallTimeoutError, ValueNotFoundError, WorkerLostError
+from telegrad.rpc.base.failure import fresh_copy, without_frames
+from telegrad.rpc.base.interceptor import CallRecord
+from telegrad.rpc.base.limits import seconds
+from telegrad.rpc.base.served_call import time_left
 from telegrad.rpc.call.codec import Prepared
-from telegrad.rpc.call.failure import fresh_copy, without_frames
-from telegrad.rpc.call.interceptor import CallRecord
-from telegrad.rpc.call.served_call import time_left
 from telegrad.rpc.call.user_call import call_message
 from telegrad.rpc.future.future import Future, later, new_future
 from telegrad.rpc.future.unread import origin_here, watch_from
 from telegrad.rpc.future.waits import comes_from
-from telegrad.rpc.limits import seconds
 from telegrad.rpc.rref.protocol import ForkId, ForkState, RRefId
 from telegrad.rpc.rref.table import Reference, RRefRegistry
 from telegrad.rpc.rref.value import name_of_class, released_error

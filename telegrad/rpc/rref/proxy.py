@@ -22,9 +22,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 
-from telegrad.rpc.call.failure import cut_own_frames
+from telegrad.rpc.base.failure import cut_own_frames
+from telegrad.rpc.base.limits import seconds
 from telegrad.rpc.future.future import wait_or_cancel
-from telegrad.rpc.limits import seconds
 from telegrad.rpc.rref.calls import Method, RRefCalls
 from telegrad.transport import barred, refuse_to_block
 

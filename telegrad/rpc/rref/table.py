@@ -26,7 +26,8 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rendezvous import keep_newest
-from telegrad.rpc.call.failure import fresh_copy
+from telegrad.rpc.base.failure import fresh_copy
+from telegrad.rpc.base.tick import Tick
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.rref.protocol import (
     ChildAccept,
@@ -54,7 +55,6 @@ from telegrad.rpc.rref.value import (
     released_error,
     shut_down_error,
 )
-from telegrad.rpc.tick import Tick
 from telegrad.transport import get_logger, hands_over, refuse_in_section
 
 if TYPE_CHECKING:

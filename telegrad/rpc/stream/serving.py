@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from telegrad.critical import critical
 from telegrad.errors import DecodeError, EncodeError, UnknownWorkerError, WorkerLostError
-from telegrad.rpc.call.failure import describe_failure
-from telegrad.rpc.call.served_call import current_served_call
+from telegrad.rpc.base.failure import describe_failure
+from telegrad.rpc.base.served_call import current_served_call
 from telegrad.rpc.call.user_call import (
     ARGUMENTS,
     CallMode,

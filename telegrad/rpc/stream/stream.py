@@ -18,11 +18,11 @@ from typing import (
 )
 
 from telegrad.rpc.agent.core import AgentCore, current_agent
-from telegrad.rpc.call.failure import cut_own_frames
+from telegrad.rpc.base.failure import cut_own_frames
+from telegrad.rpc.base.limits import seconds
 from telegrad.rpc.call.user_call import call_payload
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.future.unread import origin_here
-from telegrad.rpc.limits import seconds
 from telegrad.rpc.stream.messages import STREAM
 from telegrad.rpc.stream.reading import OVER, StreamReader, StreamReaders
 from telegrad.rpc.stream.serving import StreamProducers

@@ -19,15 +19,15 @@ from typing import Any, Generic, TypeAlias, TypeVar, final
 from telegrad.critical import critical
 from telegrad.errors import CallTimeoutError, NotEnoughResultsError
 from telegrad.rpc.agent.core import AgentCore, current_agent
+from telegrad.rpc.base.failure import cut_own_frames, fresh_copy
+from telegrad.rpc.base.limits import seconds
 from telegrad.rpc.call.codec import Prepared
-from telegrad.rpc.call.failure import cut_own_frames, fresh_copy
 from telegrad.rpc.call.serving import CALL
 from telegrad.rpc.call.user_call import call_payload
-from telegrad.rpc.future.combine_types import Call, gathers, waits_for_all
 from telegrad.rpc.future.future import Future, Listener, new_future
 from telegrad.rpc.future.unread import origin_of_caller, watched
 from telegrad.rpc.future.waits import Dispatch, Wait, comes_from
-from telegrad.rpc.limits import seconds
+from telegrad.rpc.verbs.combine_types import Call, gathers, waits_for_all
 from telegrad.transport import barred, refuse_to_block
 
 # -- a race of futures: won when enough have succeeded, lost when too few are left that can ------

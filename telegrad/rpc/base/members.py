@@ -10,7 +10,7 @@ from typing import final
 
 from telegrad.critical import critical
 from telegrad.errors import EvictedError, UnknownWorkerError, WorkerLostError
-from telegrad.rpc.call.failure import fresh_copy
+from telegrad.rpc.base.failure import fresh_copy
 from telegrad.types import WorkerInfo
 
 # The reason of a loss is kept for so many workers that others have replaced, at 2 KB each.

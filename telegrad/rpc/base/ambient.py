@@ -22,8 +22,8 @@ from telegrad.transport import on_own_loop
 
 if TYPE_CHECKING:
     from telegrad.rendezvous import CallOff
-    from telegrad.rpc.agent.attachments import Attachments
-    from telegrad.rpc.agent.life import Life
+    from telegrad.rpc.base.attachments import Attachments
+    from telegrad.rpc.base.life import Life
 
 # With a busy thread a reply takes 3.2 ms, at Python's 5 ms 11.
 SWITCH_INTERVAL = 0.0005

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from telegrad.rpc.agent.events import attach_to as attach_membership_events
 from telegrad.rpc.deadlock.probe import attach_to as attach_wait_probes
 from telegrad.rpc.future.unread import UnreadErrors
-from telegrad.rpc.publish import attach_to as attach_published
 from telegrad.rpc.rref.interceptor import attach_to as attach_rrefs
 from telegrad.rpc.rref.stream import attach_to as attach_streams
+from telegrad.rpc.verbs.publish import attach_to as attach_published
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore

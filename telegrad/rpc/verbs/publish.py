@@ -21,11 +21,11 @@ from telegrad.errors import (
     ValueNotFoundError,
 )
 from telegrad.rpc.agent.core import AgentCore, current_agent
-from telegrad.rpc.call.served_call import current_served_call
+from telegrad.rpc.base.limits import seconds
+from telegrad.rpc.base.served_call import current_served_call
 from telegrad.rpc.call.user_call import CallMode, UserCall
 from telegrad.rpc.future.future import Future, new_future, wait_or_cancel
 from telegrad.rpc.future.unread import origin_here
-from telegrad.rpc.limits import seconds
 from telegrad.rpc.rref.rref import RRef, reference_of, rref_of
 from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.rpc.rref.value import Arrival

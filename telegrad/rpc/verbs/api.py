@@ -17,9 +17,8 @@ from typing import (
 )
 
 from telegrad.rpc.agent.core import AgentCore, current_agent, find_agent
-from telegrad.rpc.agent.members import RpcStatistics
-from telegrad.rpc.call.failure import cut_own_frames
-from telegrad.rpc.call.retry import call_again
+from telegrad.rpc.base.failure import cut_own_frames
+from telegrad.rpc.base.members import RpcStatistics
 from telegrad.rpc.call.serving import CALL
 from telegrad.rpc.call.user_call import call_message, call_name
 from telegrad.rpc.future.future import Future, new_future, wait_or_cancel
@@ -27,6 +26,7 @@ from telegrad.rpc.future.unread import watched
 from telegrad.rpc.future.waits import comes_from, pool_thread
 from telegrad.rpc.policy.exposure import expose
 from telegrad.rpc.rref.rref import RRef, create_rref
+from telegrad.rpc.verbs.retry import call_again
 from telegrad.transport import barred, refuse_to_block
 from telegrad.types import WorkerInfo
 

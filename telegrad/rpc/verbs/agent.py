@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
 
-from telegrad.rpc import api
-from telegrad.rpc.agent.ambient import use_agent
+from telegrad.rpc.base.ambient import use_agent
 from telegrad.rpc.stream.stream import stream, stream_verb
+from telegrad.rpc.verbs import api
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
-    from telegrad.rpc.agent.members import RpcStatistics
     from telegrad.rpc.agent.options import RpcOptions
+    from telegrad.rpc.base.members import RpcStatistics
     from telegrad.types import WorkerInfo
 
 

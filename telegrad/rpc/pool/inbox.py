@@ -8,7 +8,7 @@ from typing import TypeAlias, final
 
 from telegrad.critical import critical
 from telegrad.errors import DecodeError, WorkerLostError
-from telegrad.rpc.agent.members import Members
+from telegrad.rpc.base.members import Members
 from telegrad.rpc.pool.pool import Pool
 from telegrad.transport import Receiver, get_logger
 from telegrad.types import WorkerInfo

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, final
 
 from telegrad.errors import CallCancelledError, CallTimeoutError, TelegradError
-from telegrad.rpc.call.interceptor import CallRecord
+from telegrad.rpc.base.interceptor import CallRecord
 from telegrad.types import WorkerInfo
 
 

@@ -1,0 +1,1 @@
+"""The verbs of `telegrad.rpc`, and the agent that offers them."""
