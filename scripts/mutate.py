@@ -90,7 +90,7 @@ FIRST_ROWS = (  # 200 mutants
         "dist_autograd/test_pass_protocol.py dist_autograd/test_random_programs_pure.py"),
     Row("membership", 10, "rendezvous/membership.py::Membership,_duplicate,_numbers_problem,place_problem",
         "rendezvous/test_membership.py rendezvous/test_start_when.py rendezvous/test_abandoned.py"),
-    Row("collectives", 8, "collectives/forming.py collectives/mailbox.py",
+    Row("collectives", 8, "collectives/groups/forming.py collectives/mailbox.py",
         "collectives/test_forming.py collectives/test_mailbox.py"),
     Row("training", 5, "parallel/bucket.py parallel/optimizer/rounds.py::Rounds,StepCounts",
         "parallel/test_bucket.py parallel/test_rounds.py"),

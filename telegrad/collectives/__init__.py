@@ -53,12 +53,12 @@ from telegrad.collectives.api.reductions import (
     reduce_scatter_single,
 )
 from telegrad.collectives.api.tuning import tune
-from telegrad.collectives.api.work import Work
 from telegrad.collectives.backends import MessageBackend
+from telegrad.collectives.groups.process_group import GroupStatistics, ProcessGroup
 from telegrad.collectives.link import Backend, Link
-from telegrad.collectives.process_group import GroupStatistics, ProcessGroup
 from telegrad.collectives.reduction import ReduceOp
 from telegrad.collectives.select import Thresholds
+from telegrad.collectives.work import Work
 
 __all__ = [
     "Backend",

@@ -8,7 +8,8 @@ CROSS_WAITS = """
 import threading
 import numpy as np
 from telegrad import collectives as dist
-from telegrad.collectives import failure, operation, process_group
+from telegrad.collectives import failure, operation
+from telegrad.collectives.groups import process_group
 from telegrad.errors import CallTimeoutError, CollectiveMismatchError
 
 def noted(made, *given):

@@ -13,7 +13,7 @@ import pytest
 
 from telegrad import collectives as dist
 from telegrad.collectives import failure
-from telegrad.collectives.groups import TIMEOUT, WARN_AFTER
+from telegrad.collectives.groups.groups import TIMEOUT, WARN_AFTER
 from telegrad.testing import Cluster, leaks
 from telegrad.types import Array
 from tests.collectives import remote_code

@@ -9,7 +9,7 @@ from functools import partial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from telegrad.collectives.forming import (
+from telegrad.collectives.groups.forming import (
     Action,
     Asked,
     Attempt,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from telegrad import collectives as dist
-from telegrad.collectives.groups import MOST_GONE, add_gone
+from telegrad.collectives.groups.groups import MOST_GONE, add_gone
 from telegrad.collectives.messages import GroupKey
 from telegrad.errors import InvalidUseError
 from telegrad.rpc import Limits, RpcOptions

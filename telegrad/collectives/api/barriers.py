@@ -6,11 +6,11 @@ from typing import Literal, overload
 
 from telegrad.collectives.api.calls import group_of, told_to_group
 from telegrad.collectives.api.coalescing import run_call
-from telegrad.collectives.api.work import Work
+from telegrad.collectives.groups.process_group import ProcessGroup
 from telegrad.collectives.link import Link
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.operation import Call
-from telegrad.collectives.process_group import ProcessGroup
+from telegrad.collectives.work import Work
 
 
 @overload

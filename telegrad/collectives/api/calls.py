@@ -11,12 +11,12 @@ from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from telegrad.arrays import joined_flat, views_of
 from telegrad.collectives.api.branch import current_branch
-from telegrad.collectives.groups import Groups
+from telegrad.collectives.groups.groups import Groups
+from telegrad.collectives.groups.process_group import ProcessGroup, refuse
 from telegrad.collectives.link import Backend, Link, Steps
 from telegrad.collectives.messages import Signature, dtype_label
 from telegrad.collectives.nccl.device import CallOf, DeviceBackend, OnDevice
 from telegrad.collectives.operation import Call, CallsOf, Join
-from telegrad.collectives.process_group import ProcessGroup, refuse
 from telegrad.collectives.reduction import PremulSum, Staged, check_array
 from telegrad.errors import NotInitializedError, TelegradError
 from telegrad.rpc.seams import current_agent

@@ -19,12 +19,12 @@ import numpy as np
 
 from telegrad.arrays import is_cupy
 from telegrad.collectives.api.calls import group_of, ordered
-from telegrad.collectives.api.work import Work
+from telegrad.collectives.groups.process_group import ProcessGroup
 from telegrad.collectives.link import Link
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.nccl.device import CallOf, DeviceBackend, OnDevice
 from telegrad.collectives.operation import Call
-from telegrad.collectives.process_group import ProcessGroup
+from telegrad.collectives.work import Work
 from telegrad.errors import InvalidUseError
 from telegrad.rpc import Future
 from telegrad.rpc.seams import new_future

@@ -15,9 +15,9 @@ from typing import Final
 
 from telegrad.collectives.api.calls import check_integer, group_of, place_of
 from telegrad.collectives.backends import NCCL, GroupTerms
-from telegrad.collectives.groups import TIMEOUT, Groups
+from telegrad.collectives.groups.groups import TIMEOUT, Groups
+from telegrad.collectives.groups.process_group import ProcessGroup
 from telegrad.collectives.link import MakeBackend
-from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.select import DEFAULT, Thresholds
 from telegrad.errors import InvalidUseError
 from telegrad.rpc import RpcOptions

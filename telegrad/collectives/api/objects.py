@@ -29,10 +29,10 @@ from telegrad.collectives.api.calls import (
     told_to_partner,
 )
 from telegrad.collectives.api.coalescing import check_outside
+from telegrad.collectives.groups.process_group import ProcessGroup
 from telegrad.collectives.link import Link, Steps
 from telegrad.collectives.messages import ANY, Channel, Signature
 from telegrad.collectives.operation import Call
-from telegrad.collectives.process_group import ProcessGroup
 from telegrad.errors import DecodeError
 from telegrad.types import Rank
 

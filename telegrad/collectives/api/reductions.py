@@ -20,11 +20,10 @@ from telegrad.collectives.api.calls import (
     told_to_group,
 )
 from telegrad.collectives.api.coalescing import run_call
-from telegrad.collectives.api.work import Work
+from telegrad.collectives.groups.process_group import ProcessGroup
 from telegrad.collectives.link import Backend, Steps
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.operation import Call, CallsOf, Join
-from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.reduction import (
     PremulSum,
     ReduceOp,
@@ -34,6 +33,7 @@ from telegrad.collectives.reduction import (
     combining,
     cut_rows,
 )
+from telegrad.collectives.work import Work
 from telegrad.types import Array, Rank
 
 

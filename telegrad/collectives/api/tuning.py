@@ -24,7 +24,7 @@ from telegrad.collectives.api.calls import check_integer, group_of
 from telegrad.collectives.api.exchanges import all_gather, broadcast
 from telegrad.collectives.api.groups import destroy_process_group, new_group
 from telegrad.collectives.api.reductions import all_reduce
-from telegrad.collectives.process_group import ProcessGroup
+from telegrad.collectives.groups.process_group import ProcessGroup
 from telegrad.collectives.reduction import ReduceOp
 from telegrad.collectives.select import DEFAULT, MOST, Thresholds
 from telegrad.errors import InvalidUseError

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, final
 
 from telegrad.collectives.backends import GroupTerms
 from telegrad.collectives.failure import TELL_AFTER, Clock, Due, cause_for_others, time_limit
-from telegrad.collectives.forming import (
+from telegrad.collectives.groups.forming import (
     Action,
     Attempt,
     Failed,
@@ -26,6 +26,7 @@ from telegrad.collectives.forming import (
     digest_of,
     name_of,
 )
+from telegrad.collectives.groups.process_group import ProcessGroup
 from telegrad.collectives.messages import (
     ABORT,
     DATA_WAITS,
@@ -47,7 +48,6 @@ from telegrad.collectives.messages import (
     pack_cause,
 )
 from telegrad.collectives.operation import CrossWaits, check_may_block
-from telegrad.collectives.process_group import ProcessGroup
 from telegrad.critical import critical
 from telegrad.errors import (
     AlreadyInitializedError,

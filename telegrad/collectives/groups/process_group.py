@@ -24,7 +24,6 @@ from functools import partial
 from typing import Any, TypeVar, final
 
 from telegrad.arrays import Moment
-from telegrad.collectives.api.work import Work
 from telegrad.collectives.backends import NCCL, GroupTerms, Sharing
 from telegrad.collectives.failure import Failure, cause_for_others, check_alive, time_limit
 from telegrad.collectives.link import EAGER_BYTES, run_here, run_in_pool
@@ -51,6 +50,7 @@ from telegrad.collectives.nccl.side import NcclSide
 from telegrad.collectives.operation import Call, CrossWaits, Operation, check_may_block
 from telegrad.collectives.select import DEFAULT
 from telegrad.collectives.shared_memory.boards import MOST_RANKS
+from telegrad.collectives.work import Work
 from telegrad.critical import critical
 from telegrad.errors import (
     AgentForkedError,
