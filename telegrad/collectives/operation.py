@@ -44,7 +44,7 @@ from telegrad.collectives.messages import (
     OperationMessage,
     Signature,
 )
-from telegrad.collectives.nccl.device import OnDevice
+from telegrad.collectives.on_device import OnDevice
 from telegrad.collectives.reduction import Staged
 from telegrad.collectives.shared_memory.queues import SHORT_BYTES
 from telegrad.collectives.shared_memory.room import Meeting

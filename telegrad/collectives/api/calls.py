@@ -15,7 +15,7 @@ from telegrad.collectives.groups.groups import Groups
 from telegrad.collectives.groups.process_group import ProcessGroup, refuse
 from telegrad.collectives.link import Backend, Link, Steps
 from telegrad.collectives.messages import Signature, dtype_label
-from telegrad.collectives.nccl.device import CallOf, DeviceBackend, OnDevice
+from telegrad.collectives.on_device import CallOf, DeviceBackend, OnDevice
 from telegrad.collectives.operation import Call, CallsOf, Join
 from telegrad.collectives.reduction import PremulSum, Staged, check_array
 from telegrad.errors import NotInitializedError, TelegradError

@@ -22,7 +22,7 @@ from telegrad.collectives.api.calls import group_of, ordered
 from telegrad.collectives.groups.process_group import ProcessGroup
 from telegrad.collectives.link import Link
 from telegrad.collectives.messages import Signature
-from telegrad.collectives.nccl.device import CallOf, DeviceBackend, OnDevice
+from telegrad.collectives.on_device import CallOf, DeviceBackend, OnDevice
 from telegrad.collectives.operation import Call
 from telegrad.collectives.work import Work
 from telegrad.errors import InvalidUseError

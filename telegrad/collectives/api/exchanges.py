@@ -22,7 +22,7 @@ from telegrad.collectives.api.calls import (
 from telegrad.collectives.api.coalescing import run_call
 from telegrad.collectives.groups.process_group import ProcessGroup
 from telegrad.collectives.link import Backend, Steps
-from telegrad.collectives.nccl.device import CallOf
+from telegrad.collectives.on_device import CallOf
 from telegrad.collectives.operation import Call, CallsOf
 from telegrad.collectives.reduction import check_array, cut_rows, items_of, rows_of
 from telegrad.collectives.work import Work

@@ -21,7 +21,7 @@ from telegrad.collectives.api.coalescing import check_outside
 from telegrad.collectives.groups.process_group import ProcessGroup
 from telegrad.collectives.link import EAGER_BYTES, Link, Steps
 from telegrad.collectives.messages import ANY
-from telegrad.collectives.nccl.device import CallOf, DeviceBackend, OnDevice
+from telegrad.collectives.on_device import CallOf, DeviceBackend, OnDevice
 from telegrad.collectives.operation import Call
 from telegrad.collectives.reduction import Staged, as_bytes, check_array, from_bytes
 from telegrad.collectives.work import Work

@@ -14,7 +14,7 @@ from typing import final
 from telegrad.arrays import Communicator, Moment
 from telegrad.collectives.algorithms import direct
 from telegrad.collectives.link import Link
-from telegrad.collectives.nccl.device import DeviceBackend, flat_of, is_contiguous, times
+from telegrad.collectives.on_device import DeviceBackend, flat_of, is_contiguous, times
 from telegrad.collectives.reduction import PremulSum, ReduceOp, Reduction, combining
 from telegrad.types import Array, Shape
 

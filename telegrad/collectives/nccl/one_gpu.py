@@ -32,7 +32,7 @@ from telegrad.arrays import (
 from telegrad.collectives.algorithms import direct
 from telegrad.collectives.algorithms.shared_exchange import WantedPart
 from telegrad.collectives.link import Link, Steps
-from telegrad.collectives.nccl.device import (
+from telegrad.collectives.on_device import (
     DeviceBackend,
     flat_of,
     is_contiguous,

@@ -40,8 +40,8 @@ from telegrad.collectives.failure import check_alive
 from telegrad.collectives.link import Link
 from telegrad.collectives.messages import ANY
 from telegrad.collectives.nccl.backend import NcclBackend
-from telegrad.collectives.nccl.device import OnDevice
 from telegrad.collectives.nccl.one_gpu import Meet, OneGpu, OneGpuBackend
+from telegrad.collectives.on_device import OnDevice
 from telegrad.collectives.operation import Call, Group, Operation
 from telegrad.collectives.shared_memory.room import PartMeeting
 from telegrad.critical import critical
