@@ -22,6 +22,8 @@ from telegrad.errors import WorkerLostError
 from telegrad.types import WorkerInfo
 from telegrad.wire import Buffer, Envelope
 
+HEADER_BYTES = 4  # before each message on a socket: its length, big-endian
+
 
 class CarrierClosedError(ConnectionError):
     """The stream ended, by one of its ends or the network; never reaches users."""

@@ -9,8 +9,8 @@ import socket
 import ssl
 
 from telegrad.transport import Tls, self_signed_tls
+from telegrad.transport.base import HEADER_BYTES
 from telegrad.transport.security.tls import trusting_context
-from telegrad.transport.sockets.message_socket import HEADER_BYTES
 from telegrad.transport.sockets.socket_carrier import SocketCarrier
 from telegrad.transport.sockets.tls_socket import TlsSocket
 from tests.loops import on_loop

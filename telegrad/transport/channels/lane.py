@@ -21,12 +21,11 @@ import numpy as np
 
 from telegrad.critical import critical
 from telegrad.errors import DecodeError
-from telegrad.transport.base import Carrier, CarrierClosedError, Direct
+from telegrad.transport.base import HEADER_BYTES, Carrier, CarrierClosedError, Direct
 from telegrad.transport.channels.base import Counters, LaneThreads
 from telegrad.transport.channels.cargo import Cargo
 from telegrad.transport.channels.pace import Pace
 from telegrad.transport.loop import LoopThread
-from telegrad.transport.sockets.message_socket import HEADER_BYTES
 from telegrad.wire import (
     BLOCK_BYTES,
     CHUNK_HEADER_BYTES,

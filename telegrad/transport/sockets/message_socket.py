@@ -24,7 +24,7 @@ from collections import deque
 from typing import TypeAlias, final
 
 from telegrad.errors import DecodeError
-from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.base import HEADER_BYTES, CarrierClosedError
 from telegrad.transport.limits import MAX_MESSAGE_BYTES
 from telegrad.transport.sockets.tls_socket import TlsSocket
 from telegrad.wire import Buffer
@@ -37,7 +37,6 @@ def can_read_directly() -> bool:
 
 # -- messages out of a stream of bytes: each is its length in four bytes, and then itself. Pure --
 
-HEADER_BYTES = 4
 LARGEST = MAX_MESSAGE_BYTES  # the same limit as gRPC's
 # Many small messages come in one read, or one with 64 KiB in-line. A bigger one is read into memory
 # of its own.
