@@ -38,6 +38,8 @@ MOST_ATTRIBUTES = 15
 MOST_ENTRIES = 16
 # A room may be long where it is a list of things: one file each.
 LISTS = {"nn", "kernels", "pb"}
+# Files that only pass names on: they import all rooms of their package.
+FACES = {"__init__.py", "seams.py"}
 
 
 class Import(NamedTuple):
@@ -128,6 +130,7 @@ def inner_imports(path: Path) -> list[Import]:
     ]
 
 
+@functools.cache
 def import_graph() -> dict[str, set[str]]:
     """The modules that each module imports."""
     modules = {module_name(path): path for path in sources()}
@@ -150,6 +153,23 @@ def in_cycles(graph: dict[str, set[str]]) -> list[str]:
                 waiting += graph[other]
         reached[name] = seen
     return sorted(name for name in graph if name in reached[name])
+
+
+def rooms_in_circles(graph: dict[str, set[str]]) -> list[str]:
+    """The rooms that reach themselves over other rooms of their package; faces do not count.
+
+    A file directly under a package is a room of its own.
+    """
+    own: dict[str, str] = {}
+    for path in sources():
+        if path.name not in FACES and path.parent != PACKAGE:
+            inner = path.parent.parent != PACKAGE
+            own[module_name(path)] = room(path) if inner else f"{room(path)}/{path.stem}"
+    links: dict[str, set[str]] = {mine: set() for mine in own.values()}
+    for name, mine in own.items():
+        theirs = {own[target] for target in graph[name] & own.keys()} - {mine}
+        links[mine] |= {other for other in theirs if other.split("/")[0] == mine.split("/")[0]}
+    return in_cycles(links)
 
 
 def code_lines(path: Path) -> int:
@@ -228,13 +248,13 @@ def rooms_used() -> dict[str, set[str]]:
     modules = {module_name(path): path for path in sources()}
     found: dict[str, set[str]] = defaultdict(set)
     for path in sources():
-        if path.name == "__init__.py" or floor(path) == path.stem:  # a face, or a top file
+        if path.name in FACES or floor(path) == path.stem:  # a face, or a top file
             continue
         found[room(path)]
         for each in inner_imports(path):
             for target in each.targets(modules):
                 there = modules[target]
-                if floor(there) == floor(path) and there.name != "__init__.py":
+                if floor(there) == floor(path) and there.name not in FACES:
                     found[room(path)] |= {room(there)} - {room(path)}
     return found
 
@@ -278,6 +298,26 @@ def test_cycles_only_shrink() -> None:
     offenders = [f"{name} is in an import cycle now" for name in sorted(found - known)]
     offenders += [f"{name} is in none any more: take it off" for name in sorted(known - found)]
     assert not offenders, "\n".join(offenders)
+
+
+def test_no_room_reaches_itself_over_others() -> None:
+    known, found = set(HOUSE["circles"]["rooms"]), set(rooms_in_circles(import_graph()))
+    offenders = [f"room {name} is in a circle of rooms now" for name in sorted(found - known)]
+    offenders += [f"room {name} is in none any more: take it off" for name in sorted(known - found)]
+    assert not offenders, "\n".join(offenders)
+
+
+def test_one_upward_import_closes_a_circle_of_rooms() -> None:
+    """Of the ground floor of rpc, or of a file directly under a package."""
+    graph = import_graph()
+    for lower, upper, expected in (
+        ("rpc.base.tick", "rpc.verbs.api", {"rpc/base", "rpc/agent", "rpc/verbs"}),
+        ("wire.document", "wire.values.class_types", {"wire/document", "wire/values"}),
+        ("collectives.link", "collectives.api.objects", {"collectives/link", "collectives/api"}),
+    ):
+        name = f"telegrad.{lower}"
+        changed = {**graph, name: graph[name] | {f"telegrad.{upper}"}}
+        assert expected <= set(rooms_in_circles(changed)), lower
 
 
 def test_budgets_only_fall() -> None:
