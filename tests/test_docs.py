@@ -41,6 +41,13 @@ def test_a_document_that_another_one_names_exists() -> None:
             assert (document.parent / name).exists(), f"{name} in {document.name}"
 
 
+def test_the_map_has_a_row_for_each_room() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = "\n".join(line.split("|")[1] for line in text.splitlines() if line.startswith("|"))
+    rooms = {path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*/__init__.py")}
+    assert [room for room in sorted(rooms - {"pb"}) if f"`{room}`" not in rows] == []
+
+
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_the_examples_of_docstrings_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs each example as the program that a reader makes of it: its functions are of `__main__`."""
