@@ -32,6 +32,10 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("rendezvous/file.py", "OSError"): "becomes a RendezvousError",
     ("transport/security/own_file.py", "TimeoutError"): "becomes an AuthenticationError",
     ("transport/loop.py", "RuntimeError"): "a mistake of telegrad's",
+    (
+        "transport/host.py",
+        "RuntimeError",
+    ): "as Python's own, where no thread starts; names the limit",
     ("transport/sockets/tls_socket.py", "BlockingIOError"): "as of a socket that does not block",
     ("transport/session/exchange.py", "RuntimeError"): "a mistake of telegrad's",
     ("transport/session/link.py", "TimeoutError"): "becomes words of the doctor",

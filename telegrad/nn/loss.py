@@ -357,7 +357,7 @@ def _labelled(x: Any, target: Any, weight: Any, ignore_index: int) -> _Labelled:
         if each.shape != (classes,):
             raise ValueError(f"weight has shape {each.shape}, ({classes},) needed: one per class")
         weights = each[labels] if weights is None else each[labels] * weights
-    turned = _turned(x)
+    turned = x if len(shape) <= 2 else _turned(x)
     if counted is not None:  # scores of a label that does not count may be infinite or NaN
         turned = ops.where(counted[..., None], turned, 0.0)
     return _Labelled(turned, labels, weights, counted, axis)

@@ -59,8 +59,12 @@ class BurstWriter:
             return False
         self.waiting.append(write)
         if not self._write_due:
-            self._loop.call_soon(self._write_soon)  # first: a signal handler may raise in between
-            self._write_due = True
+            self._write_due = True  # first: the loop may write, and clear it, before this goes on
+            try:
+                self._loop.call_soon(self._write_soon)
+            except BaseException:  # of a signal handler
+                self._write_due = False
+                raise
         return True
 
     def write(self) -> None:
