@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -171,6 +172,19 @@ def test_the_traceback_of_a_verb_has_all_frames_on_request(
         FAILING_VERBS[verb]()
     local = "".join(traceback.format_tb(info.value.__traceback__))
     assert len(files_of_telegrad(local)) > 1
+
+
+def test_an_error_of_code_without_lines_is_raised_as_it_is() -> None:
+    """A signal handler may raise at an instruction that belongs to no line."""
+
+    def fail(done: rpc.Future[int]) -> int:
+        raise KeyError(done)
+
+    future = rpc.Future[int]()
+    child = future.then(FunctionType(fail.__code__.replace(co_linetable=b""), {}))
+    future.set_result(1)
+    with pytest.raises(KeyError):
+        child.wait()
 
 
 @pytest.mark.parametrize("full", [False, True])

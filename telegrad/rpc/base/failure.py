@@ -116,8 +116,14 @@ def users_frames(trace: TracebackType | None) -> TracebackType | None:
         trace = trace.tb_next
     users: TracebackType | None = None
     for each in reversed(kept):
-        users = TracebackType(users, each.tb_frame, each.tb_lasti, each.tb_lineno)
+        users = _entry(each, users)
     return users
+
+
+def _entry(of: TracebackType, below: TracebackType | None) -> TracebackType:
+    """Returns a traceback of one entry of another and what stands below it."""
+    # Without a line where a signal handler raised at an instruction that belongs to none.
+    return TracebackType(below, of.tb_frame, of.tb_lasti, of.tb_lineno or -1)
 
 
 def cut_own_frames(error: BaseException) -> None:
@@ -129,7 +135,7 @@ def cut_own_frames(error: BaseException) -> None:
     verb = error.__traceback__
     if verb is not None:
         users = users_frames(verb.tb_next)
-        error.with_traceback(TracebackType(users, verb.tb_frame, verb.tb_lasti, verb.tb_lineno))
+        error.with_traceback(_entry(verb, users))
 
 
 # ------------------------------------------------------------------------------------------------
