@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Protocol, final
 
 from telegrad.critical import critical
-from telegrad.errors import DecodeError, WorkerLostError
+from telegrad.errors import DecodeError, EncodeError, WorkerLostError
 from telegrad.transport.channels.cargo import Cargo
 from telegrad.transport.io.pump import Pump
 from telegrad.transport.session.liveness import Pulse
@@ -131,6 +131,8 @@ class Connection:
                     pump.wake()
                 elif not number % WRITTEN_TOGETHER:
                     self._terms.reader.bursts.write()
+        except (WorkerLostError, EncodeError):  # refused, before it had a turn
+            raise
         except BaseException:  # a signal handler's: this thread may have had a turn, or several
             self._terms.loop.call_soon(self._resume)
             raise
