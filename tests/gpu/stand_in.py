@@ -581,9 +581,11 @@ def _split_by(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _like(function: Callable[..., Any]) -> Callable[..., Any]:
     fill = 1 if function is np.full_like else 0
+    # Once: Python 3.11's parser, which reads it from a docstring, fails in several threads at once.
+    signature = inspect.signature(function)
 
     def like(a: Any, *args: Any, **kwargs: Any) -> Any:
-        given = inspect.signature(function).bind(a, *args, **kwargs).arguments
+        given = signature.bind(a, *args, **kwargs).arguments
         if given.get("subok") is not None:
             raise TypeError("subok is not supported yet")
         if "shape" in given and not given["shape"]:
