@@ -377,6 +377,11 @@ def one_message_is_wrong(kind: str) -> tuple[str, str]:
     return said, remote_code.refusal(lambda: dist.recv(np.zeros(1), (r + 1) % 3))
 
 
+def test_a_batch_without_its_list_is_refused_as_by_any_function() -> None:
+    with pytest.raises(TypeError, match="p2p_op_list"):
+        dist.batch_isend_irecv()  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("kind", WRONG_MESSAGES)
 def test_wrong_arguments_of_a_message_are_an_error_on_all(kind: str) -> None:
     """The other end waited for its timeout."""

@@ -25,6 +25,7 @@ import numpy as np
 import telegrad as tg
 from telegrad import collectives, dist_autograd, rpc
 from telegrad.errors import BlockingCallError, CallCancelledError
+from telegrad.testing import leaks
 from telegrad.transport import get_logger, shared_loop_thread
 
 OURS = str(Path(tg.__file__).parent)
@@ -136,8 +137,7 @@ class Interrupter:
     def check(self) -> None:
         """Checks that all that was asked for has come."""
         gc.collect()
-        while self.busy:  # other threads
-            threading.Event().wait(0.001)
+        leaks.wait_until_gone("acts of other threads", lambda: ["one more"] * len(self.busy))
         assert rpc.rpc_sync(1, count, ("sync",)) == len(self.waited) > 0
         for future in self.notes:
             assert future.wait(SECONDS) in ("call", "6")

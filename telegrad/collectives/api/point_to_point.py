@@ -247,7 +247,7 @@ class P2POp:
 
 
 def _tell_partners(_: str, error: Exception, given: Mapping[str, Any]) -> None:
-    for each in given["p2p_op_list"]:
+    for each in given.get("p2p_op_list", ()):
         if isinstance(each, P2POp):
             end = "dst" if each.op is isend else "src"
             named = {end: each.peer, "group": each.group, "tag": each.tag}

@@ -185,7 +185,7 @@ class Reference:
         self.registry.drain()
 
     def _note(self) -> None:
-        if not getattr(self, "released", True):
+        if not getattr(self, "released", True):  # one that `__init__` did not begin holds nothing
             self.released = True
             self.registry.garbage.put(self.rref if self.fork is None else self.fork)
 

@@ -20,8 +20,8 @@ from threading import get_ident
 from types import FrameType
 from typing import Any, Final, TypeAlias, TypeVar, TypeVarTuple, final
 
-# Those for which programs have handlers. Python tells of none that it is there, and to ask for each
-# of the 64 signals costs 3 us. `_signal` has the functions that `signal` wraps to turn numbers into
+# The signals for which programs have handlers. Python does not say which signals have one, and a
+# look at all 64 takes 3 us. `_signal` has the functions that `signal` wraps to turn numbers into
 # enumerations. The wrappers take fifty times as long, and under `asyncio.run`, whose handler refers
 # to its main task, write that task out each time.
 SIGNALS: Final = tuple(
