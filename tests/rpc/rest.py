@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 from telegrad.errors import PoolExhaustedError
 from telegrad.rpc import seams
@@ -39,10 +40,15 @@ def assert_at_rest(agents: Iterable[seams.AgentCore]) -> None:
             leaks.wait_until_gone("calls", partial(refused, agent, to))
 
 
-def refused(agent: seams.AgentCore, to: seams.AgentCore) -> list[str]:
+def refused(
+    agent: seams.AgentCore,
+    to: seams.AgentCore,
+    func: Callable[..., object] = remote_code.who,
+    args: tuple[Any, ...] = (),
+) -> list[str]:
     """Calls one worker from another one; says why its pool refused that."""
     try:
-        assert seams.call(agent, to.info.name, remote_code.who).wait() == to.info.name
+        seams.call(agent, to.info.name, func, args).wait()
     except PoolExhaustedError as error:  # its only thread is on its way back
         return [str(error)]
     return []

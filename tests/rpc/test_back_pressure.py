@@ -38,7 +38,7 @@ from tests.rpc import pressure_code, remote_code
 from tests.rpc.conftest import Job, MakeJob
 from tests.rpc.interceptors import Undone
 from tests.rpc.pressure_code import MIB, megabytes, meter
-from tests.rpc.rest import assert_at_rest
+from tests.rpc.rest import assert_at_rest, refused
 
 GUIDE = Path(__file__).parents[2] / "docs" / "back-pressure.md"
 
@@ -422,7 +422,9 @@ def test_a_call_that_expired_on_its_way_gives_back(
                 call.wait()
         remote_code.release("expired")
         assert_nothing_is_left(job)
-        assert rpc.rpc_sync("w1", pressure_code.push, (megabytes(1, 1),)) == MIB
+    big = pressure_code.push, (megabytes(1, 1),)
+    leaks.wait_until_gone("refusal", lambda: refused(job.agents[0], job.agents[1], *big))
+    assert meter.order[-1] == 1
     assert_nothing_is_left(job)
 
 
