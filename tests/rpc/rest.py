@@ -12,7 +12,7 @@ from telegrad.rpc import seams
 from telegrad.testing import leaks
 from tests.rpc import remote_code
 
-__all__ = ["assert_at_rest", "refused", "wait_until_idle"]
+__all__ = ["assert_at_rest", "refusal_of", "refused", "wait_until_idle"]
 
 
 def wait_until_idle(agent: seams.AgentCore) -> None:
@@ -40,15 +40,21 @@ def assert_at_rest(agents: Iterable[seams.AgentCore]) -> None:
             leaks.wait_until_gone("calls", partial(refused, agent, to))
 
 
-def refused(
+def refused(agent: seams.AgentCore, to: seams.AgentCore) -> list[str]:
+    """Calls one worker from another one; returns the words with which its pool refused that."""
+    return refusal_of(agent, to, remote_code.who, (), to.info.name)
+
+
+def refusal_of(
     agent: seams.AgentCore,
     to: seams.AgentCore,
-    func: Callable[..., object] = remote_code.who,
-    args: tuple[Any, ...] = (),
+    func: Callable[..., object],
+    args: tuple[Any, ...],
+    value: object,
 ) -> list[str]:
-    """Calls one worker from another one; says why its pool refused that."""
+    """Calls a function that returns `value`; returns the words with which the pool refused that."""
     try:
-        seams.call(agent, to.info.name, func, args).wait()
+        assert seams.call(agent, to.info.name, func, args).wait() == value
     except PoolExhaustedError as error:  # its only thread is on its way back
         return [str(error)]
     return []

@@ -38,7 +38,7 @@ from tests.rpc import pressure_code, remote_code
 from tests.rpc.conftest import Job, MakeJob
 from tests.rpc.interceptors import Undone
 from tests.rpc.pressure_code import MIB, megabytes, meter
-from tests.rpc.rest import assert_at_rest, refused
+from tests.rpc.rest import assert_at_rest, refusal_of
 
 GUIDE = Path(__file__).parents[2] / "docs" / "back-pressure.md"
 
@@ -422,9 +422,9 @@ def test_a_call_that_expired_on_its_way_gives_back(
                 call.wait()
         remote_code.release("expired")
         assert_nothing_is_left(job)
-    big = pressure_code.push, (megabytes(1, 1),)
-    leaks.wait_until_gone("refusal", lambda: refused(job.agents[0], job.agents[1], *big))
-    assert meter.order[-1] == 1
+    caller, callee = job.agents
+    big = pressure_code.push, (megabytes(1, 1),), MIB
+    leaks.wait_until_gone("refusal", lambda: refusal_of(caller, callee, *big))
     assert_nothing_is_left(job)
 
 
