@@ -446,10 +446,16 @@ class Operation(Meeting, Generic[T]):
     # Without the lock.
 
     def tell_call(self) -> None:
-        """Sends all other ranks the call of this one, so that both ends compare the two."""
-        number = BLOCKED if self.timer.told_blocked else HERE
-        for r in self.others():
-            self.group.post(r, ENTERED, self.slot, number)
+        """Sends all other ranks the call of this one, so that both ends compare the two.
+
+        Threads may do so at once. The one that sends last has looked once more, so that the others
+        know the last state.
+        """
+        told: int | None = None
+        while told != (number := BLOCKED if self.timer.told_blocked else HERE):
+            for r in self.others():
+                self.group.post(r, ENTERED, self.slot, number)
+            told = number
 
     def others(self) -> list[int]:
         """Returns the other ranks that take part, as far as they are known."""
@@ -667,9 +673,20 @@ class CrossWaits:
             return self._blocked
 
     def on_told(self, peer: WorkerInfo, message: OperationMessage) -> None:
-        """Records the operation that a worker waits in, and checks for a mutual wait."""
+        """Records the operation that a worker waits in, and checks for a mutual wait.
+
+        One in which a worker is blocked stays, whatever other operations that worker tells of, for
+        its program started those before.
+        """
+        known = self._last_told(peer)
         with critical.section, self._waits_lock:
-            self._told[peer] = message
+            if (
+                message.number == BLOCKED
+                or known is None
+                or known.number != BLOCKED
+                or (known.group, known.id) == (message.group, message.id)
+            ):
+                self._told[peer] = message
         if self._is_gone(message.group):  # after the record: this worker may leave meanwhile
             self.forget([message.group])
         self.check(peer)

@@ -325,6 +325,9 @@ try:
         dist.recv(np.zeros(1), src=1)
     elif how == "work" and r == 0:
         dist.all_reduce(np.ones(1), group=pair, async_op=True).wait()
+    elif how == "works" and r == 0:  # it tells of the second after the first, in which it waits
+        works = [dist.all_reduce(np.ones(1), group=pair, async_op=True) for _ in range(2)]
+        works[0].wait()
     elif how == "backward" and r != 1:
         model = parallel.DistributedDataParallel(nn.Linear(1, 1))
         model(np.ones((1, 1), np.float32)).mean().backward()
@@ -336,7 +339,7 @@ rpc.shutdown()
 """
 
 
-@pytest.mark.parametrize("how", ["recv", "work", "backward"])
+@pytest.mark.parametrize("how", ["recv", "work", "works", "backward"])
 def test_a_rank_that_waits_for_one_in_shutdown_is_told(programs: Programs, how: str) -> None:
     """Nobody is left who could call the worker that waits in shutdown()."""
     script = programs.script(WAITS_IN_VAIN)
@@ -346,3 +349,54 @@ def test_a_rank_that_waits_for_one_in_shutdown_is_told(programs: Programs, how: 
         assert ("rank 1 ('worker1') left the group after" in output) == waits, output
         assert waits or not output
     assert how != "backward" or "`with model.join():`" in outputs[0]
+
+
+OVERTAKEN = """
+import threading
+import numpy as np
+from telegrad import collectives as dist, rpc
+from telegrad.collectives import failure, operation
+from telegrad.collectives.groups import process_group
+from telegrad.collectives.messages import BLOCKED, ENTERED, HERE
+from telegrad.errors import CollectiveMismatchError
+
+blocked = threading.Event()
+post, tell_call = process_group.ProcessGroup.post, operation.Operation.tell_call
+
+
+def tell(called):  # an answer in a thread of its own, so that the timer overtakes it
+    if called.timer.told_blocked:
+        tell_call(called)
+    else:
+        threading.Thread(target=tell_call, args=(called,), daemon=True).start()
+
+
+def post_late(group, to, kind, slot, number, *data):
+    if kind == ENTERED and number == HERE and not blocked.is_set():
+        print("late" if blocked.wait(30.0) else "never blocked", flush=True)
+    post(group, to, kind, slot, number, *data)
+    if number == BLOCKED and to == 2:
+        blocked.set()
+
+
+rank = dist.init_process_group().rank
+failure.TELL_AFTER = 0.2 if rank == 2 else 0.8
+if rank == 0:
+    process_group.ProcessGroup.post, operation.Operation.tell_call = post_late, tell
+try:
+    if rank != 1:
+        dist.all_reduce(np.ones(3))
+except CollectiveMismatchError as error:
+    print(error, flush=True)
+rpc.shutdown()
+"""
+
+
+def test_an_answer_to_another_rank_does_not_overtake_the_word_of_a_block(
+    programs: Programs,
+) -> None:
+    """Rank 1 heard of the block of rank 0, then that it goes on, and waited in shutdown()."""
+    outputs = [each.wait() for each in programs.ranks(programs.script(OVERTAKEN), 3)]
+    assert outputs[0].startswith("late"), outputs
+    for r in (0, 2):
+        assert "rank 1 ('worker1') left the group after" in outputs[r], outputs

@@ -64,10 +64,11 @@ rpc.shutdown()
 """
 
 # Functions of Python's, entries of the kernel, turns of telegrad's loop and wake-ups of threads, of
-# one operation on either rank. Some room is for heartbeats.
+# one operation on either rank. Some room is for heartbeats, and for one entry of the kernel that
+# finds nothing yet: beside busy processes, either rank may come late.
 LIMITS = {
-    "all_reduce": (230, 9, 0.6, 0.2),
-    "barrier": (170, 9, 0.6, 0.2),
+    "all_reduce": (230, 10, 0.6, 0.2),
+    "barrier": (170, 10, 0.6, 0.2),
     "exchange": (290, 11, 0.6, 0.2),
 }
 
