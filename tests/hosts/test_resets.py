@@ -84,7 +84,7 @@ def test_each_numbered_call_runs_once(programs: Programs, count: int, for_ever: 
             assert not found, f"these calls did not run once on {name}: {found}"
         assert [failures for failures, _ in ended] == [[], []]
         assert all(before["tcp"] for _, before in ended), ended
-        if count == MANY:
+        if count == MANY and for_ever:  # else all five may come before a break
             moves = sum((Counter(each) for each in job.run(numbered.moves).values()), Counter())
             assert moves["broke"], f"no move of {moves} broke in its middle"
         assert not any(job.run(traffic.losses).values())
