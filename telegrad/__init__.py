@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         jacobian,
         jvp,
         recompute,
+        saved_values,
         value_and_grad,
         vjp,
     )
@@ -64,6 +65,7 @@ __all__ = [
     "numpy",
     "optim",
     "recompute",
+    "saved_values",
     "scipy",
     "tensor",
     "value_and_grad",
@@ -73,6 +75,7 @@ __all__ = [
 # Where names come from that are loaded on first use; a module is found in itself.
 _LATER = {
     "recompute": "telegrad.autograd",
+    "saved_values": "telegrad.autograd",
     "detect_anomaly": "telegrad.autograd",
     "elementwise_grad": "telegrad.autograd",
     "hessian": "telegrad.autograd",

@@ -23,7 +23,7 @@ FACES = sorted(
 # The interface that examples, documents and users rely on.
 DOCUMENTED: dict[str, str] = {
     "telegrad": """Function Tensor as_tensor detect_anomaly enable_grad from_dlpack grad
-        elementwise_grad gradcheck gradgradcheck hessian hvp jacobian jvp manual_seed nn no_grad numpy optim recompute scipy
+        elementwise_grad gradcheck gradgradcheck hessian hvp jacobian jvp manual_seed nn no_grad numpy optim recompute saved_values scipy
         tensor value_and_grad vjp""",
     "telegrad.nn": """AdaptiveAvgPool2d AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d Conv1d Conv2d
         CrossEntropyLoss Dropout ELU Flatten GELU GLU GroupNorm Hardtanh HuberLoss Identity IncompatibleKeys KLDivLoss L1Loss LayerNorm LeakyReLU Linear

@@ -43,6 +43,7 @@ from telegrad.autograd.tensor.tensor import (
 if TYPE_CHECKING:
     from telegrad.autograd.generator import SeededGenerator, current_generator, manual_seed
     from telegrad.autograd.graph.anomaly import detect_anomaly
+    from telegrad.autograd.packing import saved_values
     from telegrad.autograd.recomputation import once, recompute
     from telegrad.autograd.transforms import (
         elementwise_grad,
@@ -104,6 +105,7 @@ __all__ = [
     "own_gradient",
     "place_under",
     "recompute",
+    "saved_values",
     "tensor",
     "tensors_in",
     "value_and_grad",
@@ -113,6 +115,7 @@ __all__ = [
 _LATER = {
     "once": "telegrad.autograd.recomputation",
     "recompute": "telegrad.autograd.recomputation",
+    "saved_values": "telegrad.autograd.packing",
     "SeededGenerator": "telegrad.autograd.generator",
     "current_generator": "telegrad.autograd.generator",
     "manual_seed": "telegrad.autograd.generator",

@@ -28,6 +28,7 @@ from telegrad.autograd.graph.grad_mode import (
     Watched,
     is_grad_enabled,
     setting,
+    watched_by,
     watchers,
 )
 from telegrad.autograd.graph.node import Edge, Node, Value
@@ -65,7 +66,7 @@ def recompute(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     if not is_grad_enabled() or any(isinstance(watcher, _Segment) for watcher in watchers()):
         return function(*args, **kwargs)  # the outer call computes all of it again
     segment = _Segment(function, (args, kwargs))
-    watched = setting(ENABLED, Watched(True, (*watchers(), segment)))
+    watched = setting(ENABLED, watched_by(*watchers(), segment, enabled=True))
     with repeatable() as state, watched, casting_in(casting_dtype()):
         result = function(*args, **kwargs)
     segment.recorded_with(state)
@@ -96,8 +97,8 @@ def once(function: Callable[[], R]) -> R:
     if isinstance(runs[0], _Again):
         result = runs[0].next_result()
     else:
-        others = tuple([each for each in watchers() if each not in runs])
-        with setting(ENABLED, Watched(is_grad_enabled(), others)):
+        others = [each for each in watchers() if each not in runs]
+        with setting(ENABLED, watched_by(*others, enabled=is_grad_enabled())):
             result = function()
     if isinstance(runs[-1], _Segment):  # the second run of an outer call may hold a first one
         runs[-1].keep_result(result)

@@ -12,7 +12,13 @@ from types import FrameType
 from typing import Any, Final, final
 
 from telegrad.arrays import is_array, is_inexact, namespace
-from telegrad.autograd.graph.grad_mode import ENABLED, ModeBlock, Watched, is_grad_enabled, watchers
+from telegrad.autograd.graph.grad_mode import (
+    ENABLED,
+    ModeBlock,
+    is_grad_enabled,
+    watched_by,
+    watchers,
+)
 from telegrad.autograd.graph.node import Node
 from telegrad.autograd.tensor.row_sparse import is_row_sparse
 from telegrad.autograd.tensor.tensor import Tensor
@@ -51,7 +57,7 @@ class detect_anomaly(ModeBlock):
         self._forward = forward
 
     def _set(self) -> Token[Any]:
-        return ENABLED.set(Watched(is_grad_enabled(), (*watchers(), self._check)))
+        return ENABLED.set(watched_by(*watchers(), self._check, enabled=is_grad_enabled()))
 
     def _check(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Checks the results, and makes the node check its gradients in each backward."""

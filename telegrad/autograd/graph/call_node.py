@@ -6,17 +6,21 @@ values and the rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn, Self, final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, Self, TypeAlias, final
 
 import numpy as np
 
-from telegrad.arrays import is_inexact
+from telegrad.arrays import device_of, is_array, is_inexact
+from telegrad.autograd.graph.grad_mode import ENABLED, setting
 from telegrad.autograd.graph.node import Edge, Node, Value
 from telegrad.autograd.graph.plan import Need, Plan, RuleOfInput, fit
 from telegrad.autograd.tensor.tensor import AccumulateGrad, Gradients, Tensor, made_of
 from telegrad.errors import AutogradError
-from telegrad.types import Shape
+from telegrad.types import Array, Shape
+
+_Form: TypeAlias = "tuple[np.dtype[Any], Shape, str]"
+"""Dtype, shape and device of an array."""
 
 
 @final
@@ -28,7 +32,8 @@ class CallNode(Node):
     Attributes:
         _plan: The values to save and the rules to run.
         _saved: The saved values, in the plan's order; None once they are freed. An entry is a Value
-            with its version for a Tensor; any other argument stands there as it was given.
+            with its version for a Tensor; any other argument stands there as it was given. A
+            Packed stands there for an array that was packed.
         _inputs: Shape and dtype of each input that a rule is for, at the input's index.
         _options: The options of the call, as given.
         _conjugated: True if the rules compute with conjugates.
@@ -71,6 +76,8 @@ class CallNode(Node):
                 if (value.counter or value).changes != version:
                     refuse_changed(value, version, self.name, self._what(len(unpacked)))
                 entry = self._recorded(len(unpacked), value) if recorded else value.array
+            elif type(entry) is Packed:
+                entry = self._unpack(len(unpacked), entry, recorded=recorded)
             unpacked.append(entry)
         results: list[Any] = [None] * len(self.edges)
         inputs: list[Any] = self._inputs
@@ -152,6 +159,36 @@ class CallNode(Node):
         """The segment that computes the saved values again; None if the node kept them."""
         return getattr(self, "_segment", None)
 
+    def pack_saved(self, pack: Callable[[Array], Any], unpack: Callable[[Any], Array]) -> None:
+        """Replaces each saved array by what `pack` makes of it.
+
+        The arrays of leaves stay, since the leaves keep them in memory anyway. So does an array
+        that `pack` returns itself.
+        """
+        if not self._saved:
+            return
+        with setting(ENABLED, False):
+            self._saved = [
+                _packed(entry, pack, unpack) if leaf is None else entry
+                for entry, leaf in zip(self._saved, self.saved_leaves(), strict=True)
+            ]
+
+    def _unpack(self, k: int, packed: Packed, *, recorded: bool) -> Any:
+        with setting(ENABLED, False):
+            array = packed.unpack(packed.token)
+        if not is_array(array) or _form(array) != packed.form:
+            found = _words(_form(array)) if is_array(array) else f"a {type(array).__name__}"
+            raise AutogradError(
+                f"unpack returned {found} for {self._what(k)} that {self.name!r} saved for its "
+                f"gradient, and pack got {_words(packed.form)}; return an array like that one"
+            )
+        if isinstance(array, np.ndarray):
+            array = np.asarray(array)  # np.memmap is a class of its own
+        if packed.kind is list:
+            return [array]
+        # The graph knows a Tensor by its edge, so another array in its place is the same Tensor.
+        return self._recorded(k, Value(array)) if recorded and packed.kind is tuple else array
+
     def drop_saved(self, segment: object) -> None:
         """Drops the saved values; `segment` computes them again."""
         self._saved = None
@@ -186,6 +223,46 @@ class CallNode(Node):
                 "pass retain_graph=True to that one, or compute the forward again"
             )
         return self._saved
+
+
+@final
+class Packed:
+    """A token in place of a saved array.
+
+    Attributes:
+        kind: The type of the entry that held the array: a tuple for a Tensor, a list for a value
+            that a `Function` computed, the type of the array for any other argument.
+        form: Dtype, shape and device of the array.
+        token: The object that `pack` returned.
+        unpack: The function that returns the array of a token.
+    """
+
+    __slots__ = ("form", "kind", "token", "unpack")
+
+    def __init__(self, kind: type, form: _Form, token: Any, unpack: Callable[[Any], Array]) -> None:
+        self.kind = kind
+        self.form = form
+        self.token = token
+        self.unpack = unpack
+
+
+def _packed(entry: Any, pack: Callable[[Array], Any], unpack: Callable[[Any], Array]) -> Any:
+    kind = type(entry)
+    array = entry[0].array if kind is tuple else entry[0] if kind is list else entry
+    if not is_array(array):
+        return entry
+    form = _form(array)
+    token = pack(array)
+    return entry if token is array else Packed(kind, form, token, unpack)
+
+
+def _form(array: Array) -> _Form:
+    return array.dtype, array.shape, device_of(array)
+
+
+def _words(form: _Form) -> str:
+    dtype, shape, device = form
+    return f"{dtype} of shape {shape} on {device}"
 
 
 def _is_leaf(edge: Edge | None) -> bool:

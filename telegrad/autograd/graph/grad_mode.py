@@ -1,7 +1,8 @@
 """The grad mode, a ContextVar that says whether this thread or task records operations.
 
-`recompute` and `detect_anomaly` see each node as it is recorded: they are watchers. Watchers stand
-in the same ContextVar, so a step without watchers does not read a second one.
+`recompute` and `detect_anomaly` see each node as it is recorded: they are watchers. `saved_values`
+packs what a node has saved. All stand in the same ContextVar, so a step without them does not read
+a second one.
 """
 
 from __future__ import annotations
@@ -21,18 +22,28 @@ Watcher: TypeAlias = "Callable[[Node, Sequence[Any], Sequence[Any]], None]"
 
 
 class Watched(NamedTuple):
-    """A grad mode with watchers; true if operations are recorded."""
+    """A grad mode with watchers; true if operations are recorded.
+
+    Attributes:
+        enabled: True if operations are recorded.
+        watchers: The watchers, the outermost one first.
+        packing: The one that packs saved values; it sees a node last, when `recompute` has dropped
+            its values already.
+    """
 
     enabled: bool
     watchers: tuple[Watcher, ...]
+    packing: Watcher | None = None
 
     def __bool__(self) -> bool:
         return self.enabled
 
     def recorded(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Tells the watchers, the outermost one first."""
+        """Tells the watchers, the outermost one first, and the packing."""
         for watcher in self.watchers:
             watcher(node, inputs, outputs)
+        if self.packing is not None:
+            self.packing(node, inputs, outputs)
 
 
 ENABLED: Final[ContextVar[bool | Watched]] = ContextVar("telegrad_grad_enabled", default=True)
@@ -50,6 +61,12 @@ def watchers() -> tuple[Watcher, ...]:
     return mode.watchers if isinstance(mode, Watched) else ()
 
 
+def watched_by(*watchers: Watcher, enabled: bool) -> Watched:
+    """Returns a grad mode with other watchers and the packing of this context."""
+    mode = ENABLED.get()
+    return Watched(enabled, watchers, mode.packing if isinstance(mode, Watched) else None)
+
+
 @contextmanager
 def setting(variable: ContextVar[Any], value: object) -> Iterator[None]:
     """Gives a variable a value inside the block."""
@@ -63,7 +80,7 @@ def setting(variable: ContextVar[Any], value: object) -> Iterator[None]:
 def set_mode(enabled: bool) -> Token[bool | Watched]:
     """Sets the grad mode and keeps the watchers; returns the token for `ENABLED.reset`."""
     mode = ENABLED.get()
-    return ENABLED.set(Watched(enabled, mode[1]) if type(mode) is Watched else enabled)
+    return ENABLED.set(Watched(enabled, *mode[1:]) if type(mode) is Watched else enabled)
 
 
 class ModeBlock(ContextDecorator, ABC):
