@@ -27,10 +27,11 @@ from telegrad.errors import (
     RendezvousTimeoutError,
     TelegradError,
 )
-from telegrad.launch.seams import LogRelay, Refusals, RunOptions, available_cores, run
+from telegrad.launch.seams import LogRelay, Refusals, RunOptions, run
 from telegrad.rpc import RpcOptions
 from telegrad.transport import (
     address_of,
+    cores,
     find_tls,
     find_token,
     interfaces,
@@ -85,7 +86,7 @@ def look_at_host(environ: Mapping[str, str], *, master: str | None, name: str) -
     known = versions()
     told = [f"{name} {known[name.lower()]}" for name in PACKAGES if name.lower() in known]
     lines = [
-        f"host {socket.gethostname()}: {', '.join(told)}; cores: {available_cores()}",
+        f"host {socket.gethostname()}: {', '.join(told)}; cores: {cores()}",
         f"addresses: {', '.join(map(str, interfaces())) or 'none but loopback'}",
         f"token: {token}",
         f"encryption: {encryption}",

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import math
-import os
 import platform
 import socket
 import statistics
@@ -41,7 +40,15 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rendezvous import JoinedJob
-from telegrad.transport import Dial, Interface, dial_peers, interfaces, own_endpoints, read_host_id
+from telegrad.transport import (
+    Dial,
+    Interface,
+    cores,
+    dial_peers,
+    interfaces,
+    own_endpoints,
+    read_host_id,
+)
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, escaped
 
@@ -125,7 +132,7 @@ class DoctorProbe:
             listens=agent.options.listens,
             addresses=tuple(map(_address, interfaces())),
             versions=versions(),
-            cores=len(os.sched_getaffinity(0)),
+            cores=cores(),
             insecure=agent.options.insecure,
             coordinator="" if job is None else job.coordinator_endpoint,
         )

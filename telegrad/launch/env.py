@@ -7,16 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
+from telegrad.transport import cores
+
 # By default each worker's BLAS takes all cores: three workers on two cores run 6 times slower.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 # telegrad sets it as well, before it imports gRPC: too late if a program imports gRPC first.
 FORK_SUPPORT = {"GRPC_ENABLE_FORK_SUPPORT": "0"}
-
-
-def available_cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def thread_limits(environ: Mapping[str, str], workers: int, cores: int) -> dict[str, str]:
@@ -64,7 +61,7 @@ class JobEnvironment:
         """Returns the environment of one worker."""
         environment = FORK_SUPPORT | dict(self.base)
         environment.pop("TELEGRAD_TOKEN", None)  # it would override this job's own
-        environment.update(thread_limits(self.base, self.workers, available_cores()))
+        environment.update(thread_limits(self.base, self.workers, cores()))
         environment.update(
             RANK=str(rank),
             LOCAL_RANK=str(rank - self.first_rank),

@@ -39,12 +39,12 @@ from telegrad.errors import (
     RendezvousTimeoutError,
     TelegradError,
 )
-from telegrad.launch.env import FORK_SUPPORT, available_cores, thread_limits
+from telegrad.launch.env import FORK_SUPPORT, thread_limits
 from telegrad.launch.log_relay import LineChannel, LineSplitter, LogPiece
 from telegrad.launch.policy import describe
 from telegrad.launch.worker_process import exit_code
 from telegrad.rpc.seams import seconds
-from telegrad.transport import shared_loop_thread
+from telegrad.transport import cores, shared_loop_thread
 from telegrad.wire import is_tool, main_namespace, main_stays_here
 
 # -- one local worker, seen from the program: its process, messages and output -------------------
@@ -469,7 +469,7 @@ class LocalWorkers:
 
     def _start(self, n: int, invitation: bytes) -> None:
         environ = {key: value for key, value in os.environ.items() if key not in OWN_VARIABLES}
-        environ = FORK_SUPPORT | environ | thread_limits(os.environ, n + 1, available_cores())
+        environ = FORK_SUPPORT | environ | thread_limits(os.environ, n + 1, cores())
         for i in range(n):
             process = LocalProcess(environ, f"local {i + 1}")
             self._processes.append(process)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from telegrad.launch.env import JobEnvironment, available_cores
+from telegrad.launch.env import JobEnvironment
 from telegrad.launch.log_relay import LogRelay, Screen
 from telegrad.launch.policy import Policy
 from telegrad.launch.run import Refusals, RunOptions, run
@@ -17,6 +17,5 @@ __all__ = [
     "Screen",
     "Supervisor",
     "Watcher",
-    "available_cores",
     "run",
 ]

@@ -31,7 +31,7 @@ from telegrad.transport.base import (
 # This import is the first: before gRPC is imported.
 from telegrad.transport.grpc.environment import set_grpc_environment
 from telegrad.transport.grpc.transport import GrpcTransport
-from telegrad.transport.host import read_host_id, start_thread
+from telegrad.transport.host import can_read_directly, cores, read_host_id, start_thread
 from telegrad.transport.inproc import InprocNetwork, InprocTransport
 from telegrad.transport.io.pump import WaitGate
 from telegrad.transport.io.shield import MAIN, Shield
@@ -74,7 +74,6 @@ from telegrad.transport.session.link import Dial, dial_peers, kind_of_failure, o
 from telegrad.transport.session.session import Session
 from telegrad.transport.session.shared_port import SharedPort
 from telegrad.transport.session.terms import Credentials
-from telegrad.transport.sockets.message_socket import can_read_directly
 from telegrad.transport.sockets.tcp import TcpTransport
 from telegrad.transport.sockets.unix import LocalTransport, find_local, is_unix
 from telegrad.wire import escaped
@@ -121,6 +120,7 @@ __all__ = [
     "address_of",
     "barred",
     "can_read_directly",
+    "cores",
     "dial_peers",
     "escaped",
     "fault_of_file",

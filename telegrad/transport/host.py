@@ -1,10 +1,12 @@
-"""The identity of a host, and words on its limits.
+"""The identity of a host, what its system offers, and words on its limits.
 
 A host is one boot of a kernel, and one network namespace.
 
 The local transport and the doctor both take it from here, so that they agree on which workers share
 a host. Containers with networks of their own have the boot id of their machine, and are hosts of
 their own. If they share a network (`docker run --network host`, those of a pod), they are one.
+
+Parts that only some systems have are asked for here. Where they are missing, workers use gRPC.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import errno
 import hashlib
 import os
 import resource
+import select
+import socket
 import threading
 from pathlib import Path
 from typing import Final, TypeGuard
@@ -40,6 +44,23 @@ def read_host_id() -> str:
     with contextlib.suppress(OSError):
         told += os.fsencode(os.readlink(NAMESPACE))
     return hashlib.sha256(told).hexdigest()[:CHARACTERS]
+
+
+def cores() -> int:
+    """Returns the number of cores that this process may use, or where that is unknown, all."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def can_read_directly() -> bool:
+    """Returns True if threads can read sockets without the loop: on Linux (epoll and eventfd)."""
+    return hasattr(select, "epoll") and hasattr(os, "eventfd")
+
+
+def tells_peer() -> bool:
+    """Returns True if the system tells whose process is at the other end of a Unix socket."""
+    return hasattr(socket, "SO_PEERCRED") and has_host_id()
 
 
 def out_of_descriptors(error: BaseException | None) -> TypeGuard[OSError]:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar, final
 
+from telegrad.transport.host import cores
+
 Number = TypeVar("Number", int, float)
 Ready = TypeVar("Ready")
 
@@ -31,7 +33,7 @@ SPIN_SECONDS = 0.001
 
 def longest_spin() -> float:
     """Returns the seconds that a thread may look: none where this process has one processor."""
-    return SPIN_SECONDS if len(os.sched_getaffinity(0)) > 1 else 0.0
+    return SPIN_SECONDS if cores() > 1 else 0.0
 
 
 # Seconds. Python wakes no lock and no poll for a signal that came just before a thread fell asleep:

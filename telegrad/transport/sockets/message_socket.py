@@ -29,12 +29,6 @@ from telegrad.transport.limits import MAX_MESSAGE_BYTES
 from telegrad.transport.sockets.tls_socket import TlsSocket
 from telegrad.wire import Buffer
 
-
-def can_read_directly() -> bool:
-    """Returns True if threads can read sockets without the loop: on Linux (epoll and eventfd)."""
-    return hasattr(select, "epoll") and hasattr(os, "eventfd")
-
-
 # -- messages out of a stream of bytes: each is its length in four bytes, and then itself. Pure --
 
 LARGEST = MAX_MESSAGE_BYTES  # the same limit as gRPC's

@@ -26,11 +26,10 @@ from telegrad.arrays import can_share, gpu_identities
 from telegrad.transport.base import Carrier, Listener, Transport
 from telegrad.transport.channels.device_memory import told_of
 from telegrad.transport.channels.shared_memory import SLABS
-from telegrad.transport.host import has_host_id, read_host_id, spelled
+from telegrad.transport.host import can_read_directly, read_host_id, spelled, tells_peer
 from telegrad.transport.log import get_logger
 from telegrad.transport.security.tags import UNTAGGED
 from telegrad.transport.security.tls import Tls
-from telegrad.transport.sockets.message_socket import can_read_directly
 from telegrad.transport.sockets.socket_carrier import SocketCarrier
 from telegrad.transport.sockets.socket_listener import BACKLOG, SocketListener
 
@@ -253,7 +252,7 @@ def _why_not(*, wanted: bool, certificates: bool) -> str | None:
         return "certificates prove who workers are, and a Unix socket shows none"
     if not can_read_directly():
         return "that needs Linux's epoll and eventfd"
-    if not hasattr(socket, "SO_PEERCRED") or not has_host_id():
+    if not tells_peer():
         return "the system does not tell who is at the other end of a socket"
     return None
 
