@@ -188,7 +188,8 @@ class Program:
 def _environment_of_a_shell() -> dict[str, str]:
     """Returns this process' environment without what telegrad has set in it for gRPC."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
-    return kept | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return kept | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass

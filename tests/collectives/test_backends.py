@@ -28,6 +28,7 @@ from tests.collectives.fake_link import FakeJob, arrays_for
 from tests.collectives.test_algorithms import CASES, expected
 from tests.collectives.test_shared_memory import CALL, CopyingMeeting, enter
 from tests.collectives.toy_backend import Star, make_star
+from tests.parts import needs_memory
 
 KINDS: dict[str, tuple[type, list[list[int]]]] = {
     "messages": (MessageBackend, [[0], [1], [2], [3], [4]]),
@@ -37,6 +38,10 @@ KINDS: dict[str, tuple[type, list[list[int]]]] = {
     "mixed up": (HostsBackend, [[0, 3], [1, 4], [2]]),
     "a user's": (Star, [[0, 1, 2, 3, 4]]),
 }
+KIND = [
+    pytest.param(kind, marks=needs_memory if type_ in (MemoryBackend, HostsBackend) else ())
+    for kind, (type_, _) in KINDS.items()
+]
 TERMS = {"a user's": GroupTerms(backend="star", maker=make_star)}
 EXTEND = Path(__file__).parents[2] / "docs" / "extend.md"
 N = 5
@@ -90,7 +95,7 @@ EXCHANGES = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KIND)
 @given(
     st.lists(
         st.tuples(
@@ -114,7 +119,7 @@ def test_a_backend(
         check(job, verb, op, arrays_for(N, size, dtype, seed), root, wanted_type)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KIND)
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MIN])
 def test_long_arrays(kind: str, op: ReduceOp) -> None:
     wanted_type, hosts = KINDS[kind]
@@ -123,6 +128,7 @@ def test_long_arrays(kind: str, op: ReduceOp) -> None:
         check(job, verb, op, arrays_for(N, LONG, "float32", 3), 2, wanted_type)
 
 
+@needs_memory
 def test_only_leaders_send_long_arrays_between_hosts() -> None:
     job = Job([[0, 1, 2], [3, 4]], 0)
     job.run("barrier", [], wanted_type=HostsBackend)
@@ -134,6 +140,7 @@ def test_only_leaders_send_long_arrays_between_hosts() -> None:
     assert sent[0] + sent[3] < 2.01 * arrays[0].nbytes
 
 
+@needs_memory
 @pytest.mark.parametrize("root", range(N))
 def test_a_broadcast_goes_once_to_each_other_host(root: int) -> None:
     job = Job([[0, 1, 2], [3, 4]], root)
@@ -160,7 +167,7 @@ def arguments(r: int, arrays: list[Array], parts: list[list[Array]]) -> dict[str
     }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KIND)
 @pytest.mark.parametrize("verb", [*IN_PLACE, *EXCHANGES])
 def test_no_rank_returns_before_all_have_come(kind: str, verb: str) -> None:
     for absent in range(N):

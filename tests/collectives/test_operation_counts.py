@@ -8,6 +8,7 @@ workers of one machine stand for two hosts: they meet by TCP alone.
 from __future__ import annotations
 
 from tests.conftest import Programs
+from tests.parts import needs_epoll
 
 CALLS = 40
 # A rank that the machine holds up waits in other places, which adds to what is counted, and nothing
@@ -73,6 +74,7 @@ LIMITS = {
 }
 
 
+@needs_epoll
 def test_short_operations_between_hosts(programs: Programs) -> None:
     source = f"LIMITS = {LIMITS}\n" + SOURCE.replace("@CALLS", f"{CALLS}, {BATCHES}")
     for rank in programs.ranks(programs.script(source), 2):
@@ -116,6 +118,7 @@ rpc.shutdown()
 MOST_FAULTS = 200
 
 
+@needs_epoll
 def test_long_operations_between_hosts_use_memory_again(programs: Programs) -> None:
     source = f"MOST_FAULTS = {MOST_FAULTS}\n" + LONG
     for rank in programs.ranks(programs.script(source), 2):

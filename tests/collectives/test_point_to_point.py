@@ -281,7 +281,7 @@ INTERRUPTED = """
 import signal
 import threading
 import numpy as np
-from telegrad import collectives as dist
+from telegrad import collectives as dist, rpc
 
 def interrupt(*_):
     raise KeyboardInterrupt
@@ -301,6 +301,7 @@ except BaseException as error:
     print(type(error).__name__, str(error).partition("\\n")[0])
 dist.barrier()
 print("goes on")
+rpc.shutdown()
 """
 
 

@@ -33,6 +33,7 @@ from tests.collectives import remote_code
 from tests.collectives.remote_code import refusal
 from tests.collectives.test_point_to_point import exchange
 from tests.collectives.test_shared_memory import Schedule, Words
+from tests.parts import needs_memory
 
 # -- one queue -----------------------------------------------------------------------------------
 
@@ -229,6 +230,7 @@ def counts_messages() -> int:
     return sent
 
 
+@needs_memory
 def test_a_rank_that_does_not_sleep_gets_no_messages(processes: Cluster) -> None:
     assert processes.run(counts_messages) == [0, 0, 0]
 
@@ -311,6 +313,7 @@ def receives_in_vain() -> list[str]:
     return [refusal(lambda: dist.recv(np.zeros(3), other, timeout=6.0)), refusal(dist.barrier)]
 
 
+@needs_memory
 @pytest.mark.parametrize("count", [1, 2**40, 2**64 - 8])
 def test_a_wrong_count_in_shared_memory_ends_the_group(count: int) -> None:
     with Cluster(2, processes=True) as cluster:

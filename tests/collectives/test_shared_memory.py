@@ -41,6 +41,7 @@ from telegrad.wire import Buffer
 from tests.collectives import remote_code
 from tests.collectives.fake_link import FakeJob, FakeLink, Paused, arrays_for
 from tests.collectives.test_algorithms import expected
+from tests.parts import needs_memory
 from tests.patience import with_more_time
 
 R = TypeVar("R")
@@ -375,6 +376,7 @@ def one_host(n: int) -> Sharing:
     return Sharing([range(n)], 0.0)
 
 
+@needs_memory
 @given(st.integers(2, 4), st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=2))
 def test_memory_is_used_if_every_pair_shares_it(n: int, pairs: set[tuple[int, int]]) -> None:
     copies = frozenset((a, b) for a, b in pairs if a != b and max(a, b) < n)
@@ -417,6 +419,7 @@ def make_arrays(kind: str, n: int, size: int) -> list[Array]:
     return made
 
 
+@needs_memory
 @given(
     st.integers(2, 4),
     st.lists(st.sampled_from(["whole", "parts", "mixed", "again"]), min_size=1, max_size=5),
@@ -451,6 +454,7 @@ def test_arrays_in_shared_memory_are_reduced_where_they_are(
             np.testing.assert_array_equal(array, wanted)
 
 
+@needs_memory
 @pytest.mark.parametrize("kind", ["whole", "parts", "mixed"])
 @pytest.mark.parametrize("n", [2, 3])
 def test_arrays_in_shared_memory_are_exchanged_where_they_are(kind: str, n: int) -> None:
@@ -492,6 +496,7 @@ def test_arrays_in_shared_memory_are_exchanged_where_they_are(kind: str, n: int)
             np.testing.assert_array_equal(array, each)
 
 
+@needs_memory
 def test_more_memory_than_slots() -> None:
     """What finds no slot is copied."""
     job = FakeJob([np.zeros(1)] * 2)
@@ -511,6 +516,7 @@ def test_more_memory_than_slots() -> None:
         np.testing.assert_array_equal(pair[1], each)
 
 
+@needs_memory
 def test_memory_that_comes_as_a_copy_is_not_used() -> None:
     """Nothing is written to a copy that only its receiver sees, and it goes round once."""
     job = FakeJob([np.zeros(1)] * 2)
@@ -579,6 +585,7 @@ def test_a_rank_that_fails_in_the_next_meeting_spoils_only_that() -> None:
 # -- real processes ------------------------------------------------------------------------------
 
 
+@needs_memory
 @pytest.mark.parametrize("n", [2, 3])
 def test_processes_of_one_host_send_no_data(n: int) -> None:
     """They send at most a message without data to each rank that fell asleep in a meeting."""
@@ -590,6 +597,7 @@ def test_processes_of_one_host_send_no_data(n: int) -> None:
                 assert nbytes == 0
 
 
+@needs_memory
 def test_processes_reduce_arrays_in_shared_memory_in_place() -> None:
     """Their memory goes round once, and is let go when they are gone."""
     with Cluster(3, processes=True) as cluster:
@@ -612,6 +620,7 @@ def test_a_rank_that_comes_late_is_waited_for_asleep() -> None:
         assert waiting.result() >= 1
 
 
+@needs_memory
 def test_a_timeout_in_a_later_meeting_names_the_rank_that_is_behind() -> None:
     with_more_time(check_behind, 0.5, 5.0)
 
@@ -624,6 +633,7 @@ def check_behind(limit: float) -> None:
             assert f"took longer than {limit:g} s: entered, but behind: rank 1 ('worker1')" in words
 
 
+@needs_memory
 def test_memory_is_freed_with_its_group() -> None:
     """A group of two has two boards; the last ones go once news of their end has come."""
     with Cluster(2, processes=True) as cluster:
@@ -634,6 +644,7 @@ def test_memory_is_freed_with_its_group() -> None:
         assert max(cluster.run(remote_code.mapped_memory)) <= 2 * 2
 
 
+@needs_memory
 def test_memory_is_freed_whatever_kills_a_rank() -> None:
     with Cluster(3, processes=True) as cluster, ThreadPoolExecutor(3) as pool:
         running = [pool.submit(cluster.call, r, remote_code.killed_in_memory) for r in range(3)]
@@ -643,6 +654,7 @@ def test_memory_is_freed_whatever_kills_a_rank() -> None:
         cluster.kill(1)
 
 
+@needs_memory
 def test_the_error_of_an_operation_that_waits_for_its_turn_says_so() -> None:
     with Cluster(2, processes=True) as cluster:
         cluster.run(remote_code.counted_in_memory, 3)
@@ -680,6 +692,7 @@ def shows_another_number(kind: str) -> str:
     return remote_code.refusal(lambda: dist.all_reduce(arrays[0]))
 
 
+@needs_memory
 @pytest.mark.parametrize("kind", FORGED)
 def test_a_wrong_number_in_shared_memory_ends_the_group(kind: str) -> None:
     words = {

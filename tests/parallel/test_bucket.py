@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from telegrad.arrays import shared_empty
 from telegrad.parallel.bucket import Buffers, Slot, assign_buckets, completed_order
 from telegrad.types import Array
+from tests.parts import needs_memory
 
 DTYPES = [np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.int8)]
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
@@ -83,7 +84,7 @@ def test_dtypes_are_filled_side_by_side() -> None:
     assert found == [(b, (3, 1)), (a, (2, 0))]
 
 
-@pytest.mark.parametrize("make", [np.empty, shared_empty])
+@pytest.mark.parametrize("make", [np.empty, pytest.param(shared_empty, marks=needs_memory)])
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=20))
 def test_memory_is_used_again_once_no_array_lies_in_it(
     make: Any, steps: list[tuple[int, int]]

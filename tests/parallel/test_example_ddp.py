@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Programs
+from tests.parts import needs_memory
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "data-parallel.md"
@@ -50,6 +51,7 @@ def test_the_ranks_learn_digits_as_one_process_does(
     assert "warning" not in output.lower()
 
 
+@needs_memory
 def test_the_program_that_spawns_prints_what_the_document_shows(programs: Programs) -> None:
     found = re.search(
         r"```python\n([^`]*)```\n\n    \$ python spawning.py\n    (.*\n)", DOCUMENT.read_text()

@@ -23,6 +23,7 @@ from telegrad.launch.local_workers import LOADING, LocalProcess
 from telegrad.types import Array
 from tests.conftest import Programs
 from tests.launch.test_run import wait_until_gone
+from tests.parts import needs_memory
 
 pytestmark = pytest.mark.usefixtures("forked_processes")
 
@@ -40,6 +41,7 @@ def train(rank: int, sums: Array, own: Array, options: dict[str, Any]) -> None:
     sys.stderr.write("to the other\n")
 
 
+@needs_memory
 def test_the_processes_form_a_job_and_share_memory_that_can_be_shared(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -67,6 +69,7 @@ def meet(rank: int, times: Array, barrier: Array) -> None:
     times.view(np.int8)[...] = 1
 
 
+@needs_memory
 def test_two_arrays_over_one_piece_of_memory_and_calls() -> None:
     memory = shared_empty(8, np.int64)
     context = parallel.spawn(meet, (memory[:1], memory[2:].reshape(3, 2)[::-1]), 2, join=False)

@@ -1,7 +1,11 @@
-"""The identity of a host: two workers are on one if boot and network namespace are the same."""
+"""The identity of a host, and jobs on a system that has little of what Linux has.
+
+Two workers are on one host if boot and network namespace are the same.
+"""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +14,7 @@ import pytest
 
 from telegrad import doctor, rpc
 from telegrad.transport import LocalTransport, find_local, host, read_host_id
+from tests.conftest import ROOT, Programs
 
 BOOT, OTHER_BOOT = "57f4c1d4-cb30-4ef8-9aac-8abefbbeee5e", "0b1f8a5e-93c5-4a0f-b1a4-3a3e6b0d4c11"
 NAMESPACE, OTHER_NAMESPACE = "net:[4026531840]", "net:[4026532213]"
@@ -83,3 +88,132 @@ def test_the_doctor_knows_a_host_by_the_name_in_its_unix_sockets(tmp_path: Path)
     (endpoint,) = worker.endpoints
     assert endpoint.startswith(f"local://{worker.host_id}/")
     assert worker.host_id == read_host_id()
+
+
+# -- a system without the parts that only Linux has ---------------------------------------------
+
+# An interpreter runs this file at its start, before it imports anything that asks for the parts.
+TAKEN_AWAY = """
+import os
+import select
+
+for name in dir(os):
+    if name in ("memfd_create", "sched_getaffinity", "sched_setaffinity", "pidfd_open"):
+        delattr(os, name)
+    if name.startswith("eventfd"):
+        delattr(os, name)
+del select.epoll
+"""
+JOB = """
+import os
+import select
+
+import numpy as np
+
+import telegrad as tg
+from telegrad import collectives as dist
+from telegrad import dist_autograd, nn, optim, rpc
+from telegrad.parallel import DistributedDataParallel
+
+N = 2**20  # items: 8 MB
+
+
+class Scale:
+    def __init__(self, array):
+        self.weight = tg.Tensor(array, requires_grad=True)
+
+    def by(self, x):
+        return (self.weight * x).sum()
+
+    def value(self):
+        return self.weight.data
+
+
+def negated(array):
+    return -array
+
+
+assert not any(hasattr(os, name) for name in ("eventfd", "memfd_create", "sched_getaffinity"))
+assert not hasattr(select, "epoll")
+rpc.init_rpc()
+dist.init_process_group()
+n, rank = dist.get_world_size(), dist.get_rank()
+peer = f"worker{(rank + 1) % n}"
+array = np.arange(N, dtype=np.float64) + rank
+
+assert np.array_equal(rpc.rpc_sync(peer, negated, args=(array,)), -array)
+futures = [rpc.rpc_async(peer, negated, args=(np.full(N, i),)) for i in range(3)]
+assert [future.wait()[-1] for future in futures] == [0, -1, -2]
+
+held = rpc.remote(peer, Scale, args=(array,))
+assert np.array_equal(held.rpc_sync().value(), array)
+with dist_autograd.context() as context_id:
+    x = tg.Tensor(np.full(N, 2.0), requires_grad=True)
+    dist_autograd.backward(context_id, [held.rpc_sync().by(x)])
+    assert np.array_equal(dist_autograd.get_gradients(context_id)[x], array)
+
+total = np.full(N, float(rank))
+dist.all_reduce(total)
+assert np.array_equal(total, np.full(N, n * (n - 1) / 2))
+assert [part[0] for part in dist.all_gather(array)] == list(range(n))
+
+model = DistributedDataParallel(nn.Linear(1024, 1024, rng=np.random.default_rng(rank)))
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    optimizer.zero_grad()
+    model(np.full((4, 1024), rank + step, np.float32)).sum().backward()
+    optimizer.step()
+own = next(iter(model.parameters())).data
+assert all(np.array_equal(each, own) for each in dist.all_gather(own))
+rpc.shutdown()
+print("done")
+"""
+SHARED = (  # what the long test runs: calls, references, autograd, collectives, data parallelism
+    "tests/rpc/test_calls.py",
+    "tests/rpc/test_call_forms.py",
+    "tests/rpc/test_grpc_calls.py",
+    "tests/rpc/test_init.py",
+    "tests/rpc/rref",
+    "tests/autograd",
+    "tests/dist_autograd",
+    "tests/collectives",
+    "tests/parallel",
+)
+LONG_SECONDS = 1500.0
+
+
+@pytest.fixture
+def without_linux(tmp_path: Path) -> dict[str, str]:
+    """The environment of programs that find none of the parts which only Linux has."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(TAKEN_AWAY)
+    return {"PYTHONPATH": os.pathsep.join(map(str, (site, ROOT)))}
+
+
+@pytest.mark.parametrize("launched", [True, False])
+def test_a_job_runs_without_the_parts_that_only_linux_has(
+    programs: Programs, without_linux: dict[str, str], launched: bool
+) -> None:
+    script = programs.script(JOB)
+    if launched:
+        command = ["telegrad", "run", "--nproc-per-node", "2", script]
+        assert programs.run(command, env=without_linux, executed=True).count("done") == 2
+    else:
+        started = programs.ranks(script, 2, env=without_linux, executed=True)
+        assert [each.wait() for each in started] == ["done\n"] * 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(LONG_SECONDS)
+def test_the_fast_tests_pass_without_the_parts_that_only_linux_has(
+    programs: Programs, without_linux: dict[str, str]
+) -> None:
+    options = ["-q", "-n", "2", "-m", "not long", "-p", "no:cacheprovider"]
+    output = programs.run(
+        ["python", "-m", "pytest", *options, *SHARED],
+        env=without_linux,
+        limit=LONG_SECONDS,
+        executed=True,
+    )
+    assert "failed" not in output

@@ -23,6 +23,7 @@ from telegrad.rpc.seams import Stay
 from telegrad.testing import Cluster
 from telegrad.transport.io import socket_reader as reader_module
 from tests.parallel.pipeline.models import Block, batch, close, reference
+from tests.parts import needs_epoll
 
 LOSS = nn.functional.cross_entropy
 M = 3
@@ -117,6 +118,7 @@ def steps_of(count: int) -> None:
         pipe.step(*batch(32))
 
 
+@needs_epoll
 def test_the_thread_of_a_stage_reads_its_messages_itself() -> None:
     with Cluster(2, processes=True) as cluster:
         for rank in (0, 1):
