@@ -24,7 +24,7 @@ MUTATE_ARGS ?=
 CHAOS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz mutate chaos chaos-hosts lint types unit protos protos-check size gpu bench bench-quick profile docs bench-rpc bench-autograd bench-dist-autograd golden lock clean demo-env env
+.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz mutate chaos chaos-hosts lint types unit protos protos-check size wheel gpu bench bench-quick profile docs bench-rpc bench-autograd bench-dist-autograd golden lock clean demo-env env
 
 help: ## says what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
@@ -85,6 +85,9 @@ docs: ## the documentation site, into site/; a broken link or an undocumented pu
 
 size: env ## megabytes installed and time of import, held to their bounds
 	@$(BIN)/python scripts/size.py
+
+wheel: env ## builds the wheel, installs it in a fresh environment and runs a job from it
+	@$(BIN)/python scripts/wheel.py
 
 # Installs nothing: it may be a machine without a network.
 gpu: ## the tests that take arrays of CuPy and the kernels' times, on this machine's GPU

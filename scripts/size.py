@@ -30,14 +30,14 @@ print(time.perf_counter() - began)
 """
 
 
-def install(place: Path) -> Path:
-    """Makes an environment with telegrad in it and nothing else; returns its interpreter."""
+def install(place: Path, source: Path = ROOT) -> Path:
+    """Makes an environment with telegrad, of a checkout or a wheel; returns its interpreter."""
     venv.create(place, with_pip=False, symlinks=True)
     python = place / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--quiet"]
     quiet = ["--disable-pip-version-check", "--no-input"]
     pinned = ["--constraint", str(ROOT / "constraints.txt")]
-    subprocess.run([*pip, "install", *quiet, *pinned, str(ROOT)], check=True)
+    subprocess.run([*pip, "install", *quiet, *pinned, str(source)], check=True)
     return python
 
 
