@@ -44,7 +44,7 @@ from telegrad.launch.log_relay import LineChannel, LineSplitter, LogPiece
 from telegrad.launch.policy import describe
 from telegrad.launch.worker_process import exit_code
 from telegrad.rpc.seams import seconds
-from telegrad.transport import cores, shared_loop_thread
+from telegrad.transport import cores, open_process, shared_loop_thread
 from telegrad.wire import is_tool, main_namespace, main_stays_here
 
 # -- one local worker, seen from the program: its process, messages and output -------------------
@@ -200,7 +200,7 @@ class LocalProcess:
         if self._process.returncode is not None:
             return True
         try:
-            descriptor = os.pidfd_open(self.pid)
+            descriptor = open_process(self.pid)
         except ProcessLookupError:  # the program has reaped it by a wait for any child
             return True
         try:
@@ -700,7 +700,7 @@ def end_with(program: int) -> None:
     A child of the program may hold our socket's other end open, so the socket tells nothing.
     """
     try:
-        descriptor = os.pidfd_open(program)
+        descriptor = open_process(program)
     except ProcessLookupError:
         end_session()
     if os.getppid() != program:  # it is gone, and another process may have its number already

@@ -56,7 +56,7 @@ from telegrad.launch.policy import describe as ending_of
 from telegrad.launch.run import RunOptions, environment_of, serving
 from telegrad.launch.supervisor import Watcher
 from telegrad.rpc.seams import decode_error
-from telegrad.transport import write_token_file
+from telegrad.transport import open_process, write_token_file
 from telegrad.wire import (
     decode,
     describe,
@@ -153,7 +153,7 @@ class SpawnedProcesses:
             )
             self._processes.append(process)
             watcher.add(process.pid)
-            self._running[r] = os.pidfd_open(process.pid)
+            self._running[r] = open_process(process.pid)
             process.send("start", script=own_script(), arguments=sys.argv, call=file, rank=r)
 
     def pids(self) -> list[int]:

@@ -10,11 +10,14 @@ it starts in some 10 ms:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+PROC = "/proc"
 
 
 def watch(directory: str) -> None:
@@ -30,13 +33,9 @@ def watch(directory: str) -> None:
 
 
 def session_members(leaders: Iterable[int]) -> list[int]:
-    """Returns the living processes whose session was begun by one of the leaders.
-
-    Linux only: it reads `/proc`.
-    """
+    """Returns the living processes whose session was begun by one of the leaders."""
     wanted = set(leaders)
-    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-    return [pid for pid in pids if _session_of(pid) in wanted]
+    return [pid for pid, session in _sessions() if session in wanted]
 
 
 def kill_sessions(leaders: Iterable[int], signal_number: int) -> list[int]:
@@ -64,10 +63,22 @@ def exit_code(pid: int) -> int | None:
     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
-def _session_of(pid: int) -> int:
+def _sessions() -> Iterator[tuple[int, int]]:
+    """Yields the living processes of this host with their sessions, as `/proc` or `ps` tells."""
+    if os.path.exists(f"{PROC}/self/stat"):
+        yield from ((int(pid), _session_of(pid)) for pid in os.listdir(PROC) if pid.isdigit())
+        return
+    with os.popen("ps -A -o pid= -o stat=") as lines:
+        for pid, state in map(str.split, lines):
+            with contextlib.suppress(OSError):  # it has ended meanwhile, or may not be asked
+                session = os.getsid(int(pid))
+                yield int(pid), -1 if state.startswith("Z") else session
+
+
+def _session_of(pid: str) -> int:
     """Returns the session of a living process; -1 for a dead one."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with open(f"{PROC}/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return -1

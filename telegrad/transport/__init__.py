@@ -31,7 +31,13 @@ from telegrad.transport.base import (
 # This import is the first: before gRPC is imported.
 from telegrad.transport.grpc.environment import set_grpc_environment
 from telegrad.transport.grpc.transport import GrpcTransport
-from telegrad.transport.host import can_read_directly, cores, read_host_id, start_thread
+from telegrad.transport.host import (
+    can_read_directly,
+    cores,
+    open_process,
+    read_host_id,
+    start_thread,
+)
 from telegrad.transport.inproc import InprocNetwork, InprocTransport
 from telegrad.transport.io.pump import WaitGate
 from telegrad.transport.io.shield import MAIN, Shield
@@ -144,6 +150,7 @@ __all__ = [
     "make_certificate",
     "make_token",
     "on_own_loop",
+    "open_process",
     "own_endpoints",
     "own_loopback",
     "put_off",

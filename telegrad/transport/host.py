@@ -19,11 +19,13 @@ import resource
 import select
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Final, TypeGuard
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 NAMESPACE: Final = Path("/proc/self/ns/net")  # a link to the kind and the inode: net:[4026531840]
+LOOK_SECONDS: Final = 0.1
 CHARACTERS: Final = 16  # of the hash: two hosts of a job will not share them
 
 
@@ -61,6 +63,36 @@ def can_read_directly() -> bool:
 def tells_peer() -> bool:
     """Returns True if the system tells whose process is at the other end of a Unix socket."""
     return hasattr(socket, "SO_PEERCRED") and has_host_id()
+
+
+def open_process(pid: int) -> int:
+    """Returns a descriptor that can be read once a process has ended; the caller closes it.
+
+    Where the system makes none (no pidfd), it is a pipe that a thread closes at that end.
+
+    Raises:
+        ProcessLookupError: There is no such process.
+    """
+    if hasattr(os, "pidfd_open"):
+        return os.pidfd_open(pid)
+    os.getpgid(pid)
+    ended, closed = os.pipe()
+    start_thread(
+        threading.Thread(target=_await_end, args=(pid, closed), name="telegrad-end", daemon=True)
+    )
+    return ended
+
+
+def _await_end(pid: int, closed: int) -> None:
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    except ChildProcessError:  # not a child, or reaped already
+        with contextlib.suppress(ProcessLookupError):
+            while True:
+                os.getpgid(pid)
+                time.sleep(LOOK_SECONDS)
+    finally:
+        os.close(closed)
 
 
 def out_of_descriptors(error: BaseException | None) -> TypeGuard[OSError]:

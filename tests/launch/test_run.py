@@ -21,6 +21,7 @@ import pytest
 from telegrad.launch import worker_process
 from telegrad.launch.cli import main
 from telegrad.testing.fork_server import ForkedProcess
+from telegrad.transport import cores, open_process
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 40.0  # seconds for any one thing to happen; nothing here takes a tenth of it
@@ -127,7 +128,7 @@ def wait_until_gone(pids: list[int]) -> None:
     assert pids
     for pid in pids:
         try:
-            descriptor = os.pidfd_open(pid)
+            descriptor = open_process(pid)
         except ProcessLookupError:
             continue
         try:
@@ -153,7 +154,7 @@ def test_environment(run: Callable[..., Run], tmp_path: Path) -> None:
         "x y",
     ).finish()
     assert code == 0, lines[-9:]
-    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    share = max(1, cores() // 2)
     seen = {}
     for rank in range(2):
         first, second = [line for line in lines if line.startswith(f"[{rank}] ")]

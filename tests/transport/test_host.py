@@ -197,7 +197,7 @@ def test_a_job_runs_without_the_parts_that_only_linux_has(
 ) -> None:
     script = programs.script(JOB)
     if launched:
-        command = ["telegrad", "run", "--nproc-per-node", "2", script]
+        command: list[str | Path] = ["telegrad", "run", "--nproc-per-node", "2", script]
         assert programs.run(command, env=without_linux, executed=True).count("done") == 2
     else:
         started = programs.ranks(script, 2, env=without_linux, executed=True)
