@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
-import itertools
 import math
 import secrets
 import threading
@@ -36,6 +35,7 @@ from telegrad.transport import (
     GuestList,
     Identity,
     Receiver,
+    Requests,
     Transport,
     get_logger,
     refuse_to_block,
@@ -258,8 +258,7 @@ class ControlLine(Receiver):
         self._on_message = on_message
         self._on_lost = on_lost
         self._lock = threading.Lock()
-        self._calls = itertools.count(1)
-        self._pending: dict[int, Future[object]] = {}
+        self._requests = Requests[Future[object]]()
         self._coordinator: WorkerInfo | None = None
         self._endpoint = ""
         self._lost: WorkerLostError | None = None
@@ -368,7 +367,7 @@ class ControlLine(Receiver):
             RendezvousError: The line is closed, not connected, or the coordinator is lost.
             EvictedError: The coordinator has given up this worker.
         """
-        return self._post(next(self._calls), kind, body, time_left)
+        return self._post(self._requests.draw(), kind, body, time_left)
 
     def ask(
         self,
@@ -399,7 +398,7 @@ class ControlLine(Receiver):
         """
         refuse_to_block(kind, "write `await rpc.to_thread(...)`")
         check_timeout(timeout)
-        call = next(self._calls)
+        call = self._requests.draw()
         reply = self._post(call, kind, body, timeout)
         try:
             return _result(reply, timeout, remind)
@@ -409,8 +408,7 @@ class ControlLine(Receiver):
             return reply.result(ANSWER_TIMEOUT)
         finally:
             if not reply.done():
-                with critical.section, self._lock:
-                    self._pending.pop(call, None)
+                self._requests.end(call, None)
                 if forget:
                     self.tell(STORE_FORGET, {"call": call})
 
@@ -444,8 +442,7 @@ class ControlLine(Receiver):
             if not envelope.reply:
                 self._on_message(envelope.kind, body)
                 return
-            with critical.section, self._lock:
-                reply = self._pending.pop(envelope.call, None)
+            reply = self._requests.end(envelope.call, None)
             if reply is None:
                 return
             if envelope.kind == ERROR:
@@ -486,7 +483,7 @@ class ControlLine(Receiver):
         reply = Future[object]()
         with critical.section, self._lock:
             coordinator = self._usable()
-            self._pending[call] = reply
+            self._requests.add(call, reply)
         envelope = write_body(kind, body)
         envelope.call, envelope.time_left = call, time_left
         try:
@@ -498,8 +495,7 @@ class ControlLine(Receiver):
 
     def _fail_all(self, error: Exception) -> None:
         with critical.section, self._lock:
-            waiting = list(self._pending.values())
-            self._pending.clear()
+            waiting = self._requests.end_all()
         for reply in waiting:
             reply.set_exception(error)
 

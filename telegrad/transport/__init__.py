@@ -77,6 +77,7 @@ from telegrad.transport.session.accept import Entrance
 from telegrad.transport.session.exchange import Exchange
 from telegrad.transport.session.guest_list import GuestList
 from telegrad.transport.session.link import Dial, dial_peers, kind_of_failure, own_endpoints
+from telegrad.transport.session.requests import Requests
 from telegrad.transport.session.session import Session
 from telegrad.transport.session.shared_port import SharedPort
 from telegrad.transport.session.terms import Credentials
@@ -111,6 +112,7 @@ __all__ = [
     "LocalTransport",
     "LoopThread",
     "Receiver",
+    "Requests",
     "Session",
     "SharedPort",
     "Shield",

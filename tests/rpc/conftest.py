@@ -20,8 +20,8 @@ from telegrad import rpc
 from telegrad.errors import DuplicateNameError
 from telegrad.rendezvous import Coordinator
 from telegrad.rpc import seams
-from telegrad.rpc.call import calling
-from telegrad.rpc.call.table import PendingCall
+from telegrad.rpc.call import delivery
+from telegrad.rpc.call.pending_call import PendingCall
 from telegrad.rpc.pool.deadlines import Deadline, Deadlines
 from telegrad.rpc.pool.pool import Pool
 from telegrad.testing import FaultPlan, FaultyNetwork, FaultyTransport, leaks
@@ -200,7 +200,7 @@ class Times:
             return at(deadlines, when, callback)
 
         monkeypatch.setattr(Deadlines, "at", noted)
-        monkeypatch.setattr(calling, "SOON_SECONDS", ALL_SECONDS)
+        monkeypatch.setattr(delivery, "SOON_SECONDS", ALL_SECONDS)
 
     def next(self, future: rpc.Future[Any]) -> PendingCall:
         """Does what is due next for the call of a future; returns the call."""

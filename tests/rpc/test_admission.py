@@ -13,9 +13,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from telegrad.rpc import Limits
-from telegrad.rpc.call.admission import LOOKS, Budget, Grant, Move, NextStep, Window
+from telegrad.rpc.call.admission import ASK, LOOKS, Budget, Grant, Move, NextStep, Window
 from telegrad.rpc.call.admission_callee import CalleeAdmission
-from telegrad.rpc.call.admission_caller import ASK
 from telegrad.types import WorkerInfo
 from telegrad.wire import read_body, write_body
 from tests.repeated import on_examples

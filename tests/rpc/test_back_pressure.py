@@ -25,7 +25,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc import Limits, seams
-from telegrad.rpc.call import table
+from telegrad.rpc.call import pending_call
 from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.call.codec import MessageCodec
 from telegrad.rpc.pool.deadlines import Deadlines
@@ -219,7 +219,7 @@ def test_the_deadline_counts_from_the_call(
         assert remote_code.entered("count")
         left = rpc.rpc_async("w1", remote_code.time_left, (), timeout=60.0)
         later = SimpleNamespace(monotonic=lambda: time.monotonic() + 30.0)
-        monkeypatch.setattr(table, "time", later)  # it has waited half a minute
+        monkeypatch.setattr(pending_call, "time", later)  # it has waited half a minute
         remote_code.release("count")
         held.wait()
         assert left.wait()[0] < 30.0

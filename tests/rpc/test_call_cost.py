@@ -26,7 +26,7 @@ from tests.rpc.conftest import MakeJob
 
 # Between the verb and the transport, and back, for a call without arguments or value; it was 200.
 # Nine of them, in C, mark the critical sections, and ask for the marks; one cancels what is left.
-MOST_AT_THE_CALLER = 85
+MOST_AT_THE_CALLER = 80
 
 
 def test_the_callers_end_of_an_empty_call(

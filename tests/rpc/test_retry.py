@@ -23,13 +23,11 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc import seams
-from telegrad.rpc.base.interceptor import CallRecord
-from telegrad.rpc.call.away import AwayCalls
+from telegrad.rpc.call import delivery
 from telegrad.rpc.call.calling import Calling
-from telegrad.rpc.call.table import Again, PendingCall
+from telegrad.rpc.call.pending_call import Again
 from telegrad.rpc.verbs.retry import call_again, is_idempotent
 from telegrad.testing import leaks
-from telegrad.types import WorkerInfo
 from tests.rpc import cancel_code, remote_code
 from tests.rpc.cancel_code import notes
 from tests.rpc.conftest import Job, MakeJob
@@ -78,7 +76,7 @@ def known_as_lost(job: Job, rank: int) -> None:
 
 def waits_for_a_return(job: Job, rank: int = 0) -> None:
     calling = job.agents[rank].calling
-    leaks.wait_until_gone("waits", lambda: [] if len(calling.away) else ["no call waits"])
+    leaks.wait_until_gone("waits", lambda: [] if calling.away else ["no call waits"])
 
 
 def lose_while_it_runs(job: Job, name: str, lost: int = 1, caller: int = 0) -> None:
@@ -91,7 +89,7 @@ def lose_while_it_runs(job: Job, name: str, lost: int = 1, caller: int = 0) -> N
 def none_waits(job: Job, rank: int = 0) -> bool:
     """Tells so once none does: the loop may just be looking after one that has ended."""
     calling = job.agents[rank].calling
-    leaks.wait_until_gone("waits", lambda: ["a call"] * len(calling.away))
+    leaks.wait_until_gone("waits", lambda: ["a call"] * calling.away)
     return True
 
 
@@ -207,32 +205,6 @@ def test_two_attempts_may_run_at_once(job: Job, monkeypatch: pytest.MonkeyPatch)
     together.wait()
 
 
-@pytest.mark.parametrize("back", [False, True])
-def test_a_loss_of_which_two_threads_hear_is_one(job: Job, back: bool) -> None:
-    first, gone = job.agents[0], WorkerInfo("w1", 1, 0)
-    loss = WorkerLostError("gone", worker="w1", incarnation=0)
-    sent: list[Callable[[], None]] = []
-    ended: list[BaseException] = []
-    away = AwayCalls(
-        first.life,
-        first.deadlines,
-        first.codec,
-        lambda *_, **__: None,
-        lambda _, e: ended.append(e),
-    )
-    again = Again(None, 1, 60.0, lambda _: job.agents[1].info if back else None, sent.append, None)
-    pending = PendingCall(
-        gone, CallRecord("f"), rpc.Future(), None, 0.0, math.inf, values=True, again=again, number=1
-    )
-    again.sent = 1
-    assert away.take(pending, gone, loss)
-    again.sent += back  # the successor has it
-    assert away.take(pending, gone, loss)
-    assert (len(sent), len(away)) == ((1, 0) if back else (0, 1))
-    away.close(evicted=False)
-    assert len(ended) == (0 if back else 1)
-
-
 # -- what is not
 
 
@@ -289,6 +261,20 @@ def test_a_worker_that_never_comes_back(job: Job) -> None:
     assert isinstance(info.value.__cause__, WorkerLostError)
     assert info.value.worker == "w1"
     assert info.value.phase == "waiting for the worker to come back"
+
+
+def test_the_second_attempt_ends_at_the_deadline_of_the_call(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not watched any more, as it had been while it waited for its callee."""
+    monkeypatch.setattr(delivery, "SOON_SECONDS", 1.5)
+    future = call(job, 0, cancel_code.hold_again, "late", timeout=2.0)
+    lose_while_it_runs(job, "late")
+    assert notes("late").get(timeout=20) == "w1"
+    job.rejoin(1)
+    assert notes("late").get(timeout=20) == "w1"
+    with pytest.raises(CallTimeoutError, match="it has run there for"):
+        future.wait()
 
 
 def test_a_call_without_a_deadline_waits_as_long_as_a_join_may_take(job: Job) -> None:

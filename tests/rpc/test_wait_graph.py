@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from telegrad import rpc
 from telegrad.rpc.base.interceptor import CallRecord
 from telegrad.rpc.base.served_call import ServedCall
-from telegrad.rpc.call.table import PendingCall
+from telegrad.rpc.call.pending_call import PendingCall
 from telegrad.rpc.deadlock.graph import (
     MAX_COMBINATIONS,
     Stamps,

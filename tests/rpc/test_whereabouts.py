@@ -10,7 +10,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import CallTimeoutError
 from telegrad.rpc import seams
-from telegrad.rpc.call.whereabouts import words
+from telegrad.rpc.call.pending_call import words
 from telegrad.rpc.pool import pool
 from tests.rpc import remote_code
 from tests.rpc.conftest import ALL_SECONDS, MakeJob, Times
@@ -70,7 +70,7 @@ def test_a_callee_that_says_nothing(
     times: Times, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, down: str, where: str
 ) -> None:
     job = make_job(2)
-    monkeypatch.setattr(job.agents[0].calling, "_unconnected", lambda peer: down)
+    monkeypatch.setattr(job.agents[0].calling._delivery, "_unconnected", lambda peer: down)
     with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold, ("nothing",))
         assert remote_code.entered("nothing")

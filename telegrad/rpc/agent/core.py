@@ -100,7 +100,7 @@ class AgentCore:
             if member != self.info:
                 self.exchange.connect(member, endpoints)
         self.members.add(member for member, _ in known)
-        self.calling.away.look()
+        self.calling.look()
 
     def begin(self) -> None:
         """Starts to serve: what arrived since `open` is handled now."""

@@ -10,8 +10,7 @@ from typing import final
 from telegrad.critical import critical
 from telegrad.errors import DecodeError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc.base.limits import MOST, Limits
-from telegrad.rpc.call.admission import LOOKS, Budget, Grant
-from telegrad.rpc.call.admission_caller import ADMIT
+from telegrad.rpc.call.admission import ADMIT, LOOKS, Budget, Grant
 from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.types import WorkerInfo
 from telegrad.wire import SMALL_LIMITS, Envelope, read_body, write_body

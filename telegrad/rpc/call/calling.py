@@ -12,25 +12,21 @@ from typing import Any, TypeAlias, final
 
 from telegrad.critical import critical
 from telegrad.errors import (
-    CallCancelledError,
-    CallTimeoutError,
     DecodeError,
-    EncodeError,
-    NotInitializedError,
-    UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc.base.failure import fresh_copy, rebuild_failure
+from telegrad.rpc.base.failure import rebuild_failure
 from telegrad.rpc.base.interceptor import CallRecord
 from telegrad.rpc.base.life import Life
 from telegrad.rpc.base.limits import Limits, seconds
-from telegrad.rpc.base.served_call import ServedCall, innermost_served_call
-from telegrad.rpc.call.admission_caller import ADMIT, CallerAdmission
-from telegrad.rpc.call.away import AwayCalls, is_loss
+from telegrad.rpc.base.served_call import innermost_served_call
+from telegrad.rpc.call import delivery
+from telegrad.rpc.call.admission import ADMIT
+from telegrad.rpc.call.call_errors import check_parent, timed_out
 from telegrad.rpc.call.codec import MessageCodec, Sealed, kept
-from telegrad.rpc.call.serving import CANCEL, ERROR, EXPIRE, REPLY
-from telegrad.rpc.call.table import Again, CallTable, PendingCall
-from telegrad.rpc.call.whereabouts import ASK_SECONDS, ASK_SHARE, WHERE, words
+from telegrad.rpc.call.delivery import Delivery
+from telegrad.rpc.call.pending_call import Again, PendingCall, State
+from telegrad.rpc.call.serving import ERROR, REPLY
 from telegrad.rpc.future.future import Future, later, new_future
 from telegrad.rpc.future.waits import Dispatch
 from telegrad.rpc.pool.deadlines import Deadlines
@@ -41,19 +37,6 @@ from telegrad.wire import Envelope, read_body, write_body
 
 # Replies that nobody read hold RRef forks; they are given back to the interceptors this often.
 HOUSEKEEPING_SECONDS = 1.0
-# A call that is due later enters the heap of deadlines shortly before, by the housekeeping: nearly
-# all are answered earlier, and cost the heap nothing. Twice the time between two looks, since one
-# may be late.
-SOON_SECONDS = 2 * HOUSEKEEPING_SECONDS
-
-# The result, for its caller, of a call that is never retried and whose callee is lost.
-UNANSWERED = (
-    "got no answer; it may have run there, in part or not at all, and it is not sent again: "
-    "call a living worker where that is right"
-)
-
-UNSENT = "was not sent"
-UNTOLD = "its callee did not say where it is"
 
 
 _Unread: TypeAlias = tuple[WorkerInfo, CallRecord, Envelope]
@@ -103,9 +86,6 @@ class Calling:
         inbox: Hands over replies and losses.
         limits: The limits for which root calls wait.
         timeout: The timeout of calls that give none, in seconds.
-
-    Attributes:
-        away: The calls that wait for the return of their callee.
     """
 
     def __init__(
@@ -119,39 +99,40 @@ class Calling:
         limits: Limits,
         timeout: float,
     ) -> None:
-        self._life = life
+        self._name = life.name
+        self._agent_life = life
         self._codec = codec
         self._deadlines = deadlines
         self._submit = submit
-        self._post = exchange.post
         self._timeout = timeout
         self._reads = exchange.reader
-        self._unconnected = exchange.unconnected
-        self._table = CallTable()
-        self._admission = CallerAdmission(limits, exchange.post, self._post_late)
+        self._delivery = Delivery(life, codec, deadlines, exchange, limits, self.request)
+        self._life, self._lock = self._delivery.life, self._delivery.lock
         self._unread: SimpleQueue[_Unread] = SimpleQueue()
-        self.away = AwayCalls(life, deadlines, codec, self._start, self._end_pending)
-        self._closed = False
-        self._evicted: WorkerLostError | None = None
         self._on_given_up: list[Callable[[BaseException], None]] = []
         inbox.take_reply = self.on_reply
         inbox.on_loss_at_once(self.lose)
-        inbox.register(ADMIT, self._admission.on_admit)
+        inbox.register(ADMIT, self._delivery.on_admit)
 
     @property
     def sent(self) -> int:
         """The number of calls that were made."""
-        return self._table.sent
+        return self._life.sent
 
     @property
     def pending(self) -> int:
         """The number of calls that wait for their reply."""
-        return self._table.pending
+        return len(self._life.awaited)
 
     @property
     def waiting(self) -> int:
         """The number of those calls that wait for admission."""
-        return self._admission.waiting
+        return self._life.waiting
+
+    @property
+    def away(self) -> int:
+        """The number of calls that wait for the return of their callee."""
+        return self._life.away
 
     def on_given_up(self, callback: Callable[[BaseException], None]) -> None:
         """Calls `callback(error)` when this worker leaves or is evicted: it must not block."""
@@ -192,8 +173,8 @@ class Calling:
             NotInitializedError: The agent was shut down.
             AgentForkedError: This process was forked from that of the agent.
         """
-        if self._life.forked:  # a child has none of the threads that answer
-            self._life.check_process()
+        if self._agent_life.forked:  # a child has none of the threads that answer
+            self._agent_life.check_process()
         if critical.section._is_owned():
             late = partial(
                 self.send,
@@ -214,17 +195,17 @@ class Calling:
         if parent is not None:
             left, depth = parent.deadline - time.monotonic(), parent.depth + 1
             limit = min(limit, left)
-            _check_parent(parent, left, function, to)
-        if self._closed:
-            raise self._closed_error()
+            check_parent(parent, left, function, to)
+        if self._life.closed:
+            raise self._delivery.closed_error()
         if record is None:
             record = CallRecord(function)
-        sealed = None
-        if again is None or again.loss is None:
+        loss = None if again is None else again.loss
+        if loss is None:
             sealed = self._codec.seal(to, kind, record, payload, reply=False)
             sealed.envelope.depth = depth
         future = new_future(self._submit, "the call of %s on %r", function, to.name)
-        here = to.name == self._life.name
+        here = to.name == self._name
         root = depth == 0 and not at_once and not here
         call = PendingCall(
             to,
@@ -238,13 +219,16 @@ class Calling:
             again=again,
         )
         try:
-            self._start(call, sealed, root=root)
+            if loss is None:
+                self._delivery.start(call, sealed, root=root)
+            else:
+                self._delivery.start_away(call, loss)
         except BaseException:  # of a signal handler too: nobody has the future to cancel
             future.cancel()
             raise
         if parent is not None and parent.cancelled:  # perhaps before it heard of this one
             future.cancel()
-            self._cancel(call.number)
+            self._delivery.cancel(call.number)
         return future
 
     def request(
@@ -256,31 +240,33 @@ class Calling:
         future = new_future(self._submit, f"{kind} to {to.name!r}")
         record = CallRecord(kind, most=most)
         call = PendingCall(to, record, future, self._reads, future._made, limit, values=False)
-        self._start(call, sealed)
+        self._delivery.start(call, sealed)
         return future
 
     def labels(self) -> list[str]:
         """Returns the calls that wait for their reply, in words, the oldest first."""
-        return self._table.labels()
+        return [f"{each.record.function} on {each.peer.name!r}" for each in self._life.awaited]
 
     def is_pending(self, call: PendingCall) -> bool:
         """Returns True if a call is this worker's, and waits for its reply."""
-        return self._table.find(call.number) is call
+        return self._life.requests.find(call.number) is call
 
     def on_reply(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Takes a reply; on the loop, or in a thread that waits for it; decodes nothing."""
-        call = self._table.take(peer, envelope.call)
+        with critical.section, self._lock:
+            call, actions = self._life.reply(peer, envelope.call)
         if call is None:
             return
-        if call.window is not None:
-            self._admission.leave(call)
+        if actions:
+            self._delivery.carry_out(actions, None)
         if call.deadline is not None:
             call.deadline.cancel()
         # The deadline decides: a late loop calls `_expire` after a thread has read this.
-        late = not call.given_up and time.monotonic() - call.started > call.limit
+        given_up = call.state is State.GIVEN_UP
+        late = not given_up and time.monotonic() - call.started > call.limit
         if late:
-            call.future.try_set_exception(_timed_out(call, "its reply came too late"))
-        if late or call.given_up:
+            call.future.try_set_exception(timed_out(call, "its reply came too late"))
+        if late or given_up:
             if call.values:
                 call.record.answered = envelope.kind == REPLY
                 self._codec.drop(peer, call.record, envelope)
@@ -301,7 +287,7 @@ class Calling:
 
     def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
         """Fails the calls that wait for a lost worker."""
-        self._fail(lambda other: other == peer, error)
+        self._delivery.lose(peer, error)
 
     def close(self, error: WorkerLostError | None = None) -> None:
         """Fails all calls that wait, and all that are sent from now on.
@@ -309,23 +295,21 @@ class Calling:
         Args:
             error: The reason; None for a shutdown.
         """
-        if error is not None:
-            self._evicted = error
-        self._closed = True
-        self.away.close(evicted=error is not None)
-        for call in self._fail(lambda _: True, self._closed_error()):
-            if error is not None:  # this worker still serves calls to itself, maybe without an end
-                self._tell(call, CANCEL)
+        self._delivery.close(error)
         for callback in self._on_given_up:
-            callback(self._closed_error())
+            callback(self._delivery.closed_error())
         self.drop_unread()
+
+    def look(self) -> None:
+        """Sends the calls again whose callee is back; called when workers have joined."""
+        self._delivery.look()
 
     def keep_house(self) -> None:
         """Gives back the replies that nobody read, and checks deadlines, at times; on the loop."""
-        if not self._closed:
+        if not self._life.closed:
             self._deadlines.after(HOUSEKEEPING_SECONDS, self.keep_house)
-            for call in self._table.due_before(time.monotonic() + SOON_SECONDS):
-                self._watch(call)
+            for call in self._life.due_before(time.monotonic() + delivery.SOON_SECONDS):
+                self._delivery.watch(call)
         self.drop_unread()
 
     def drop_unread(self) -> None:
@@ -333,232 +317,3 @@ class Calling:
         with contextlib.suppress(Empty):
             while True:
                 self._codec.drop(*self._unread.get_nowait())
-
-    def _start(self, call: PendingCall, sealed: Sealed | None, *, root: bool = False) -> None:
-        """Enters a call and posts it; if it cannot be posted, its future gets the reason.
-
-        A call that was entered before is sent again. Without a message it waits for the return of
-        its callee.
-
-        Raises:
-            EncodeError: The call is too big for an envelope; nothing was sent and nothing waits.
-        """
-        peer = call.peer
-        if call.number:
-            left = max(call.limit - call.elapsed, 0.0)
-            self._watch(call)
-        else:
-            left = call.limit
-            call.number = self._table.draw()
-            call.withdraw = self._cancel
-            call.future._stands_for(call, call)  # a circle, until the future is completed
-            self._table.add(call)
-            if left <= SOON_SECONDS:
-                self._watch(call)
-        if call.again is not None:
-            if sealed is None:
-                if not self.away.take(call, peer, call.again.loss):
-                    self._end_pending(call, self._closed_error())
-                return
-            call.again.sent += 1
-        assert sealed is not None
-        envelope = sealed.envelope
-        envelope.call = call.number
-        envelope.time_left = left
-        error: BaseException | None = None
-        theirs = root  # the message's owner: the admission, or once posted the callee
-        try:
-            theirs = root and not self._admission.enter(call, sealed)
-            if not theirs:
-                self._post(peer, envelope)
-                theirs = True
-        except (WorkerLostError, UnknownWorkerError, EncodeError) as failure:
-            error = failure
-        if self._closed:
-            error = self._closed_error()
-        if error is None:
-            return
-        mine = self._admission.leave(call) is not None
-        if mine or not theirs:
-            sealed.take_back()
-        if self.away.take(call, peer, error):
-            return
-        taken = self._table.take(call.peer, call.number) is not None
-        if taken and call.deadline is not None:
-            call.deadline.cancel()
-        if taken and theirs and not mine:  # posted while this worker was closed or evicted
-            self._tell(call, CANCEL)
-        try:
-            if isinstance(error, EncodeError):
-                raise error
-            if taken:
-                _end(call, error, UNSENT)
-        finally:
-            del error  # its traceback holds this frame, and through it the caller's values
-
-    def _watch(self, call: PendingCall) -> None:
-        """Lets a call expire that is due soon; its callee is asked about it before."""
-        due = call.started + call.limit
-        if call.values:
-            ask = due - min(ASK_SECONDS, ASK_SHARE * call.limit)
-            call.deadline = self._deadlines.at(ask, partial(self._ask, call))
-        else:
-            call.deadline = self._deadlines.at(due, partial(self._expire, call))
-
-    def _ask(self, call: PendingCall) -> None:
-        """Asks the callee where a call is whose time is nearly over; on the loop."""
-        call.deadline = self._deadlines.at(call.started + call.limit, partial(self._expire, call))
-        if self._table.find(call.number) is not call:  # it was answered at this moment
-            call.deadline.cancel()
-        elif not self._admission.holds(call):
-            left = max(call.limit - call.elapsed, 0.0)
-            answer = self.request(call.peer, WHERE, call.number, left)
-            answer._call_when_done(partial(_hear, call, answer))
-
-    def _post_late(self, call: PendingCall, sealed: Sealed) -> bool:
-        """Posts a call that waited for admission; on the loop, or where another call ended."""
-        sealed.envelope.time_left = max(call.limit - call.elapsed, 0.0)
-        try:
-            self._post(call.peer, sealed.envelope)
-        except (WorkerLostError, UnknownWorkerError, EncodeError) as error:
-            self._end_unsent(call, sealed, error)
-            return False
-        return True
-
-    def _end_unsent(self, call: PendingCall, sealed: Sealed, error: BaseException) -> None:
-        """Ends a call that was removed from the admission and will not be posted."""
-        sealed.take_back()
-        if not self.away.take(call, call.peer, error):
-            self._end_pending(call, error, UNSENT)
-
-    def _end_pending(self, call: PendingCall, error: BaseException, what: str = "") -> None:
-        """Ends a call that gets no reply."""
-        if self._table.take(call.peer, call.number) is not None:
-            if call.deadline is not None:
-                call.deadline.cancel()
-            _end(call, error, what)
-
-    def _expire(self, call: PendingCall) -> None:
-        """Ends a call at its deadline, on the loop; tells the callee, and drops its reply later."""
-        sealed = self._admission.leave(call, unsent_only=True)
-        if sealed is not None:
-            self._end_unsent(call, sealed, _not_admitted(call))
-            return
-        if not self._table.give_up(call):
-            return
-        said, at = call.told or (None, 0.0)
-        where = words(said, time.monotonic() - at) or self._unconnected(call.peer) or UNTOLD
-        became = f"{where}; it may still run there"
-        if call.values:
-            became = (
-                f"{where}; {call.peer.name!r} is told to cancel it, which ends a coroutine; a "
-                "function in a thread runs on until it checks rpc.current_call()"
-            )
-        call.future.try_set_exception(_timed_out(call, became))
-        self._tell(call, EXPIRE)
-
-    def _cancel(self, number: int) -> None:
-        """Cancels a call whose future was cancelled; from any thread, idempotent."""
-        call = self._table.find(number)
-        if call is None:
-            return
-        sealed = self._admission.leave(call, unsent_only=True)
-        if sealed is not None:
-            self._end_unsent(call, sealed, CallCancelledError("it was cancelled"))
-        elif self.away.remove(call):
-            self._end_pending(call, CallCancelledError("it was cancelled"))
-        elif self._table.give_up(call):
-            if call.deadline is not None:
-                call.deadline.cancel()
-            self._tell(call, CANCEL)
-
-    def _tell(self, call: PendingCall, kind: str) -> None:
-        """Tells the callee that nobody wants the value any more."""
-        if call.values:
-            with contextlib.suppress(WorkerLostError, UnknownWorkerError):
-                self._post(call.peer, write_body(kind, call.number))
-
-    def _fail(self, gone: Callable[[WorkerInfo], bool], error: BaseException) -> list[PendingCall]:
-        """Ends the calls to workers that are gone; returns those that were posted."""
-        for call, sealed in self._admission.lose(gone):
-            self._end_unsent(call, sealed, error)
-        posted = self._table.lose(gone)
-        for call in posted:
-            peer = call.peer
-            if not gone(peer) or self.away.take(call, peer, error):
-                continue
-            if call.deadline is not None:
-                call.deadline.cancel()
-            if call.again is not None:
-                self._table.take(call.peer, call.number)
-            _end(call, error, UNANSWERED)
-        return posted
-
-    def _closed_error(self) -> BaseException:
-        if self._evicted is not None:
-            return fresh_copy(self._evicted)
-        return NotInitializedError(
-            f"the agent {self._life.name!r} was shut down; call rpc.init_rpc() again"
-        )
-
-
-def _check_parent(parent: ServedCall, left: float, function: str, to: WorkerInfo) -> None:
-    """Checks that the served call, which makes this one, may still make calls."""
-    if parent.cancelled:
-        raise CallCancelledError(
-            f"{function} on {to.name!r} was not sent: the call that makes it, "
-            f"{parent.record.function}, was cancelled by {parent.caller.name!r}"
-        )
-    if left <= 0:
-        message = f"{function} on {to.name!r} was not sent: the call that makes it has no time left"
-        raise CallTimeoutError(message, worker=to.name, function=function, phase="sending")
-
-
-def _timed_out(call: PendingCall, became: str) -> CallTimeoutError:
-    function, worker, elapsed = call.record.function, call.peer.name, call.elapsed
-    return CallTimeoutError(
-        f"{function} on {worker!r} took longer than {call.limit:.3g} s (elapsed: {elapsed:.3g} s, "
-        f"waiting for the reply); {became}; give a longer timeout=, or math.inf",
-        worker=worker,
-        function=function,
-        phase="waiting",
-        elapsed=elapsed,
-    )
-
-
-def _not_admitted(call: PendingCall) -> CallTimeoutError:
-    function, worker = call.record.function, call.peer.name
-    return CallTimeoutError(
-        f"{function} on {worker!r} was not sent within {call.limit:.3g} s "
-        f"(elapsed: {call.elapsed:.3g} s, waiting for admission): the calls before it are not "
-        "answered yet, or fill what the callee takes in at once; call less at a time, give a "
-        "longer timeout=, or raise Limits.pending_calls_per_peer here or Limits.pending_bytes at "
-        f"{worker!r}",
-        worker=worker,
-        function=function,
-        phase="waiting for admission",
-        elapsed=call.elapsed,
-    )
-
-
-def _hear(call: PendingCall, answer: Future[Any]) -> None:
-    """Keeps a callee's answer about a call; it has a few bytes, which any thread may decode."""
-    if answer.exception() is None:
-        call.told = answer.value(), time.monotonic()
-
-
-def _end(call: PendingCall, error: BaseException, what: str) -> None:
-    """Fails a call with a fresh exception; it names the call, if it is a call of a user."""
-    fresh, explain = fresh_copy(error), call.record.explain
-    if what and call.values and fresh is not error:
-        fresh.add_note(f"the call of {call.record.function} on {call.peer.name!r} {what}")
-    if call.again is not None and call.again.sent > 1 and is_loss(fresh):
-        fresh.add_note(f"it was sent {call.again.sent} times, each time to a worker that was lost")
-    if explain is None:
-        call.future.try_set_exception(fresh)
-        return
-
-    def explained() -> None:
-        raise explain(fresh)
-
-    call.future._try_set_thunk(explained, fails=True)

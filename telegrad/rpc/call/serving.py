@@ -29,12 +29,12 @@ from telegrad.errors import (
 from telegrad.rpc.base.failure import describe_failure, fresh_copy
 from telegrad.rpc.base.interceptor import CallRecord
 from telegrad.rpc.base.served_call import ServedCall, current_served_call, enter_served_call
+from telegrad.rpc.call.admission import ASK, WITHDRAW
 from telegrad.rpc.call.admission_callee import CalleeAdmission
-from telegrad.rpc.call.admission_caller import ASK, WITHDRAW
 from telegrad.rpc.call.codec import MessageCodec, Sealed, unreadable
+from telegrad.rpc.call.pending_call import WHERE, tell
 from telegrad.rpc.call.runner import Runner
 from telegrad.rpc.call.user_call import Admit, CallMode, Prepare, UserCall, plain_function
-from telegrad.rpc.call.whereabouts import WHERE, tell
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.pool.inbox import Inbox
 from telegrad.rpc.pool.pool import Pool

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 from telegrad.critical import critical
 from telegrad.rpc.base.served_call import ServedCall
-from telegrad.rpc.call.table import PendingCall
+from telegrad.rpc.call.pending_call import PendingCall
 from telegrad.rpc.deadlock.protocol import Branch, ServedId, Token
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.future.waits import AwaitedFuture, NextItem, PoolThread, Wait

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, final, get_args, get
 
 from telegrad.errors import DecodeError, UnknownWorkerError, WaitCycleError, WorkerLostError
 from telegrad.rpc.base.served_call import ServedCall
-from telegrad.rpc.call.table import PendingCall
+from telegrad.rpc.call.pending_call import PendingCall
 from telegrad.rpc.deadlock import protocol as wait_cycle
 from telegrad.rpc.deadlock.graph import Stamps, WaitPath, served_id, ways
 from telegrad.rpc.deadlock.protocol import (

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from telegrad.rpc.call.codec import Prepared
+from telegrad.rpc.call.pending_call import Again
 from telegrad.rpc.call.serving import CALL
-from telegrad.rpc.call.table import Again
 from telegrad.rpc.call.user_call import call_name, call_payload
 from telegrad.rpc.future.future import Future
 from telegrad.types import WorkerInfo
