@@ -66,7 +66,7 @@ PATH: Final = (
     Point(
         CALLER,
         "enter the call, its deadline, its future",
-        "rpc.call.calling:Calling._start",
+        "rpc.call.delivery:Delivery.start",
         "begin",
     ),
     Point(CALLER, "admission", POST, "begin"),

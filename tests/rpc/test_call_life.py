@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from telegrad import rpc
-from telegrad.errors import CallTimeoutError
+from telegrad.errors import CallTimeoutError, WorkerLostError
 from telegrad.rpc import seams
 from telegrad.rpc.base.interceptor import CallRecord
 from telegrad.rpc.base.served_call import ServedCall
 from telegrad.rpc.call import calling, delivery
 from telegrad.rpc.call.call_life import Action, CallLife, Do
 from telegrad.rpc.call.codec import Sealed
+from telegrad.rpc.call.delivery import Delivery
 from telegrad.rpc.call.pending_call import Again, PendingCall, State
 from telegrad.rpc.future.future import new_future
 from telegrad.rpc.pool.deadlines import Deadline, Deadlines
@@ -76,7 +77,7 @@ class Lives(RuleBasedStateMachine):
     def carry_out(self, actions: Iterable[Action]) -> None:
         left = deque(actions)
         while left:
-            do, call, was, message, size = left.popleft()
+            do, call, peer, was, message, size = left.popleft()
             if do is Do.END:
                 assert was is not State.GIVEN_UP
                 self.ends[call.number] += 1
@@ -86,17 +87,17 @@ class Lives(RuleBasedStateMachine):
             elif do is Do.TELL:
                 self.told[call.number] += 1
             elif do is Do.WITHDRAW:
-                self.asked.pop((call.peer, call.number), None)
-                self.asking.remove((call.peer, call.number))
-                self.permitted.discard((call.peer, call.number))
+                self.asked.pop((peer, call.number), None)
+                self.asking.remove((peer, call.number))
+                self.permitted.discard((peer, call.number))
             elif do is Do.SEEK:
                 assert call.again is not None
             else:
                 assert (do is Do.ASK) == (message is None)
                 assert message is not None or size > ALLOWANCE or call.state is State.WAITING
-                self.posting.append((call, call.peer, message))
+                self.posting.append((call, peer, message))
                 if do is Do.ASK:
-                    self.asking.add((call.peer, call.number))
+                    self.asking.add((peer, call.number))
 
     def send(self, call: PendingCall, size: int | None) -> None:
         message = self.seal()
@@ -394,3 +395,37 @@ def test_a_call_has_a_deadline_of_its_own_where_that_is_soon(
         assert len(deadlines) >= 100
     else:
         assert len(deadlines) < 50
+
+
+def test_a_callee_that_was_asked_hears_the_withdrawal_and_not_its_successor() -> None:
+    life, gone = CallLife(1, 1), WorkerInfo("w1", 1, 1)
+    call = made(gone, again=True)
+    call.number = life.requests.draw()
+    assert life.send(call, Sealed(Envelope("f")), 2) is Do.ASK
+    actions = life.refused(call, gone, may_return=True)
+    assert life.back(call, WorkerInfo("w1", 1, 2))
+    assert [each.do for each in actions] == [Do.TAKE_BACK, Do.SEEK, Do.WITHDRAW]
+    assert {each.peer for each in actions} == {gone}
+
+
+class Broken(Exception):
+    pass
+
+
+def test_calls_end_also_if_a_message_cannot_be_taken_back(make_job: MakeJob) -> None:
+    """Of the calls that one event ends, each one's interceptor raises."""
+    agent = make_job(1).agents[0]
+    to = (agent.life, agent.codec, agent.deadlines, agent.exchange, agent.options.limits)
+    delivery = Delivery(*to, agent.calling.request)
+    calls = [made(WorkerInfo("w1", 1, 1)) for _ in range(3)]
+
+    def breaks() -> None:
+        raise Broken
+
+    for call in calls:
+        call.number = delivery.life.requests.draw()
+        delivery.life.send(call, Sealed(Envelope("f"), breaks), 10**9)
+    with pytest.raises(Broken):
+        delivery.lose(calls[0].peer, WorkerLostError("gone", worker="w1", incarnation=1))
+    for call in calls:
+        assert isinstance(call.future.exception(), WorkerLostError)

@@ -70,7 +70,7 @@ def test_a_callee_that_says_nothing(
     times: Times, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, down: str, where: str
 ) -> None:
     job = make_job(2)
-    monkeypatch.setattr(job.agents[0].calling._delivery, "_unconnected", lambda peer: down)
+    monkeypatch.setattr(type(job.agents[0].exchange), "unconnected", lambda _, peer: down)
     with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold, ("nothing",))
         assert remote_code.entered("nothing")

@@ -56,6 +56,7 @@ class Action(NamedTuple):
     Attributes:
         do: The thing.
         call: The call.
+        peer: Its callee at the event; it may have another one by now.
         was: The state of the call before the event.
         message: The message to post or to take back.
         size: The bytes for which the callee is asked.
@@ -63,6 +64,7 @@ class Action(NamedTuple):
 
     do: Do
     call: PendingCall
+    peer: WorkerInfo
     was: State
     message: Sealed | None = None
     size: int = 0
@@ -124,7 +126,7 @@ class CallLife:
             call
             for call in self.requests
             if call.deadline is None
-            and call.state is not _GIVEN_UP
+            and call.state not in (_GIVEN_UP, State.NEW)
             and call.started + call.limit < moment
         ]
 
@@ -172,12 +174,12 @@ class CallLife:
         """Takes a new call whose callee is known as lost."""
         call.state = _OVER if self.closed else State.AWAY
         if self.closed:
-            return [Action(Do.END, call, State.NEW)]
+            return [_action(Do.END, call, State.NEW)]
         if call.parent is not None:
             call.parent.nested.add(call.future)
         self.requests.add(call.number, call)
         self.sent += call.values
-        return [Action(Do.SEEK, call, State.NEW)]
+        return [_action(Do.SEEK, call, State.NEW)]
 
     def permit(self, peer: WorkerInfo, number: object) -> list[Action]:
         """Takes the permit of a callee, for a call that may have been withdrawn."""
@@ -196,10 +198,11 @@ class CallLife:
             peer: The callee to which it was to go; it may have another one by now.
             may_return: True if that callee is lost, and may come back.
         """
-        if call.peer is not peer or call.state not in (_POSTED, _WAITING, _GIVEN_UP):
+        known = self.requests.find(call.number) is call  # else it was given up, and then closed
+        if not known or call.peer is not peer or call.state in (State.NEW, State.AWAY):
             return []
         permitted = call.window is not None and call.window.is_permitted(call.number)
-        actions = [Action(Do.WITHDRAW, call, call.state)] if permitted else []
+        actions = [_action(Do.WITHDRAW, call, call.state)] if permitted else []
         actions += self._leave(call)
         return self._lose(call, may_return=may_return) + actions
 
@@ -229,7 +232,7 @@ class CallLife:
             call.state = _GIVEN_UP
             if call.parent is not None:
                 call.parent.nested.discard(call.future)
-            return [Action(Do.END, call, was), Action(Do.TELL, call, was)]
+            return [_action(Do.END, call, was), _action(Do.TELL, call, was)]
         actions = self._leave(call)
         return [*self._end(call), *actions]
 
@@ -266,7 +269,7 @@ class CallLife:
 
     def _post(self, call: PendingCall) -> Action:
         was, call.state = call.state, _POSTED
-        return Action(_POST, call, was, self._messages.pop(call.number))
+        return _action(_POST, call, was, self._messages.pop(call.number))
 
     def _lose(self, call: PendingCall, *, may_return: bool) -> list[Action]:
         """Ends a call whose callee is lost, or has it wait for the return of that."""
@@ -274,8 +277,8 @@ class CallLife:
         if was is _GIVEN_UP or again is None or not may_return or again.sent > again.retry:
             return self._end(call)
         message, call.state = self._messages.pop(call.number, None), State.AWAY
-        back = [] if message is None else [Action(Do.TAKE_BACK, call, was, message)]
-        return [*back, Action(Do.SEEK, call, was)]
+        back = [] if message is None else [_action(Do.TAKE_BACK, call, was, message)]
+        return [*back, _action(Do.SEEK, call, was)]
 
     def _end(self, call: PendingCall) -> list[Action]:
         """Removes a call."""
@@ -286,8 +289,8 @@ class CallLife:
         message, call.state = self._messages.pop(call.number, None), _OVER
         if call.parent is not None:
             call.parent.nested.discard(call.future)
-        back = [] if message is None else [Action(Do.TAKE_BACK, call, was, message)]
-        return [*back, Action(Do.END, call, was)]
+        back = [] if message is None else [_action(Do.TAKE_BACK, call, was, message)]
+        return [*back, _action(Do.END, call, was)]
 
     def _leave(self, call: PendingCall) -> list[Action]:
         """Takes a call out of its window; returns the steps of those that get its place."""
@@ -300,4 +303,10 @@ class CallLife:
         assert call is not None  # it leaves its window when it ends
         if move.step is _START:
             return self._post(call)
-        return Action(_NO_PERMIT[move.step], call, call.state, size=move.size)
+        return _action(_NO_PERMIT[move.step], call, call.state, size=move.size)
+
+
+def _action(
+    do: Do, call: PendingCall, was: State, message: Sealed | None = None, size: int = 0
+) -> Action:
+    return Action(do, call, call.peer, was, message, size)

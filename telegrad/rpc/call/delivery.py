@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 from telegrad.critical import critical
 from telegrad.errors import (
@@ -19,7 +19,7 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc.base.failure import fresh_copy
+from telegrad.rpc.base.failure import fresh_copy, without_frames
 from telegrad.rpc.base.interceptor import CallRecord
 from telegrad.rpc.base.life import Life
 from telegrad.rpc.base.limits import Limits
@@ -67,6 +67,9 @@ class _Why(NamedTuple):
     tells: str = CANCEL
 
 
+_Wanted: TypeAlias = tuple[Action, _Why | None]
+
+
 @final
 class Delivery:
     """The shell of `CallLife`: one lock around each event, and what that wants without it.
@@ -99,7 +102,7 @@ class Delivery:
         self._codec = codec
         self._deadlines = deadlines
         self._post = exchange.post
-        self._unconnected = exchange.unconnected
+        self._exchange = exchange
         self._request = request
         self._evicted: WorkerLostError | None = None
         self.lock = threading.Lock()
@@ -130,7 +133,7 @@ class Delivery:
                 size += sum([memoryview(buffer).nbytes for buffer in envelope.buffers])
         with critical.section, self.lock:
             do = self.life.send(call, sealed, size)
-        if left <= SOON_SECONDS:
+        if left <= SOON_SECONDS and call.deadline is None:
             self.watch(call)
         if do is Do.POST:
             try:
@@ -141,9 +144,9 @@ class Delivery:
                     raise
                 return
             if call.state is State.GIVEN_UP or self.life.closed:  # perhaps before it was posted
-                self._tell(call, CANCEL)
+                self._tell(call, peer, CANCEL)
         elif do is Do.ASK:
-            self.carry_out([Action(do, call, State.WAITING, size=size or 0)], None)
+            self.carry_out([Action(do, call, peer, State.WAITING, size=size or 0)], None)
         elif do is not None:
             sealed.take_back()
             if do is Do.END:
@@ -194,7 +197,8 @@ class Delivery:
             error = not_admitted(call)
         else:
             said, at = call.told or (None, 0.0)
-            where = words(said, time.monotonic() - at) or self._unconnected(call.peer) or UNTOLD
+            where = words(said, time.monotonic() - at) or self._exchange.unconnected(call.peer)
+            where = where or UNTOLD
             became = f"{where}; it may still run there"
             if call.values:
                 became = (
@@ -224,54 +228,80 @@ class Delivery:
     def _refused(
         self, call: PendingCall, peer: WorkerInfo, sealed: Sealed, error: BaseException
     ) -> None:
-        """Takes back the message of a call that could not be posted, and ends the call."""
-        sealed.take_back()
+        """Ends a call that could not be posted, or has it wait; takes its message back."""
         with critical.section, self.lock:
             actions = self.life.refused(call, peer, may_return=is_loss(error))
         if isinstance(error, EncodeError):  # the caller gets it, who has no future then
             actions = [each for each in actions if each.do is not Do.END or each.call is not call]
-        self.carry_out(actions, _Why(error, UNSENT))
+            if call.deadline is not None:
+                call.deadline.cancel()
+        try:
+            sealed.take_back()
+        finally:
+            self.carry_out(actions, _Why(without_frames(error), UNSENT))
 
     def carry_out(self, actions: Iterable[Action], why: _Why | None) -> None:
         """Does what an event wants; `why` calls end by it."""
-        left = deque((action, why) for action in actions)
-        while left:
-            (do, call, was, message, size), why = left.popleft()
-            if do is Do.END:
-                assert why is not None
-                self._end(call, was, why)
-            elif do is Do.TAKE_BACK:
-                assert message is not None
-                message.take_back()
-            elif do is Do.TELL:
-                assert why is not None
-                self._tell(call, why.tells)
-            elif do is Do.WITHDRAW:
-                with contextlib.suppress(WorkerLostError, UnknownWorkerError):
-                    self._post(call.peer, write_body(WITHDRAW, call.number))
-            elif do is Do.SEEK:
-                assert why is not None
-                self._seek(call, why.error)
-            else:
-                peer = call.peer
-                try:
-                    if message is None:
-                        self._post(peer, write_body(ASK, [call.number, size]))
-                    else:
-                        message.envelope.time_left = max(call.limit - call.elapsed, 0.0)
-                        self._post(peer, message.envelope)
-                except (WorkerLostError, UnknownWorkerError, EncodeError) as error:
-                    if message is not None:
-                        message.take_back()
-                    with critical.section, self.lock:
-                        more = self.life.refused(call, peer, may_return=is_loss(error))
-                    left.extend((each, _Why(error, UNSENT)) for each in more)
+        self._carry_out((action, why) for action in actions)
 
-    def _tell(self, call: PendingCall, kind: str) -> None:
+    def _carry_out(self, actions: Iterable[_Wanted]) -> None:
+        """Does all that is wanted, also what an action wants that fails; raises the first error."""
+        left, first = deque(actions), None
+        while left:
+            action, why = left.popleft()
+            try:
+                left.extend(self._do(action, why))
+            except BaseException as error:  # of an interceptor, or of a signal handler
+                first = first or error
+        if first is not None:
+            try:
+                raise first
+            finally:
+                del first  # its traceback holds this frame
+
+    def _do(self, action: Action, why: _Why | None) -> Iterable[_Wanted]:
+        do, call, peer, was, message, _ = action
+        if do is Do.TAKE_BACK:
+            assert message is not None
+            message.take_back()
+        elif do is Do.WITHDRAW:
+            with contextlib.suppress(WorkerLostError, UnknownWorkerError):
+                self._post(peer, write_body(WITHDRAW, call.number))
+        elif do is Do.POST or do is Do.ASK:
+            return self._post_late(action)
+        else:
+            assert why is not None
+            if do is Do.END:
+                self._end(call, was, why)
+            elif do is Do.TELL:
+                self._tell(call, peer, why.tells)
+            else:
+                self._seek(call, why.error)
+        return ()
+
+    def _post_late(self, action: Action) -> Iterable[_Wanted]:
+        """Posts a call that has waited, or asks its callee; returns what follows if that fails."""
+        _, call, peer, _, message, size = action
+        try:
+            if message is None:
+                self._post(peer, write_body(ASK, [call.number, size]))
+            else:
+                message.envelope.time_left = max(call.limit - call.elapsed, 0.0)
+                self._post(peer, message.envelope)
+        except (WorkerLostError, UnknownWorkerError, EncodeError) as error:
+            with critical.section, self.lock:
+                more = self.life.refused(call, peer, may_return=is_loss(error))
+            if message is not None:
+                more.append(action._replace(do=Do.TAKE_BACK))
+            why = _Why(without_frames(error), UNSENT)
+            return [(each, why) for each in more]
+        return ()
+
+    def _tell(self, call: PendingCall, peer: WorkerInfo, kind: str) -> None:
         """Tells the callee that nobody wants the value any more."""
         if call.values:
             with contextlib.suppress(WorkerLostError, UnknownWorkerError):
-                self._post(call.peer, write_body(kind, call.number))
+                self._post(peer, write_body(kind, call.number))
 
     def _end(self, call: PendingCall, was: State, why: _Why) -> None:
         """Fails a call with a fresh exception; it names the call, if it is a call of a user."""
@@ -284,7 +314,7 @@ class Delivery:
         if call.again is not None and call.again.sent > 1 and is_loss(fresh):
             sent = call.again.sent
             fresh.add_note(f"it was sent {sent} times, each time to a worker that was lost")
-        if explain is None:
+        if explain is None or (was is State.POSTED and why.tells == EXPIRE):
             call.future.try_set_exception(fresh)
             return
 
@@ -310,15 +340,17 @@ class Delivery:
         assert again is not None
         if is_loss(loss):
             again.loss = loss
-        if call.deadline is not None:
-            call.deadline.cancel()
-        patience = again.patience if call.limit == math.inf else math.inf
-        until = min(call.due, time.monotonic() + patience)
-        call.deadline = self._deadlines.at(until, partial(self._expire, call, State.AWAY))
-        if call.future.done():  # at this moment
-            self.cancel(call.number)
-        else:
-            self._look_for(call)
+        if call.limit == math.inf:
+            patience = partial(self._lose_patience, call, again.sent)
+            call.deadline = self._deadlines.after(again.patience, patience)
+            if call.state is State.OVER:  # at this moment
+                call.deadline.cancel()
+        self._look_for(call)
+
+    def _lose_patience(self, call: PendingCall, sent: int) -> None:
+        """Ends a call without a limit whose callee has not come back since it was last sent."""
+        if call.again is not None and call.again.sent == sent:
+            self._expire(call, State.AWAY)
 
     def _look_for(self, call: PendingCall) -> None:
         again = call.again
@@ -334,9 +366,8 @@ class Delivery:
 
     def _send_again(self, call: PendingCall, again: Again) -> None:
         """Sends a call to the successor of its callee; in the pool."""
-        if call.deadline is not None:
+        if call.limit == math.inf and call.deadline is not None:
             call.deadline.cancel()
-            call.deadline = None  # it may be due soon, or later
         call.record = CallRecord(call.record.function)
         try:
             sealed = self._codec.seal(call.peer, CALL, call.record, again.payload, reply=False)
@@ -345,6 +376,7 @@ class Delivery:
             self.start(call, sealed, root=root)
         except BaseException as error:  # the top of a task in the pool: the future tells
             self._give_up(call, error)
+            self._end(call, State.NEW, _Why(error))  # if it was refused as it is
 
     def _end_waits(self) -> None:
         """Ends those waits for a callee that no served call needs: a shutdown would wait, too."""
@@ -361,8 +393,7 @@ class Delivery:
         """Fails the calls that wait for a lost worker."""
         with critical.section, self.lock:
             actions = self.life.lose(lambda other: other == peer, may_return=is_loss(error))
-        for action in actions:
-            self.carry_out([action], _Why(error, UNANSWERED if action.was is State.POSTED else ""))
+        self._carry_out((each, _Why(error, _became(each))) for each in _ends_first(actions))
 
     def close(self, error: WorkerLostError | None = None) -> None:
         """Fails all calls that wait, and all that are sent from now on.
@@ -374,14 +405,16 @@ class Delivery:
             self._evicted = error
         with critical.section, self.lock:
             actions = self.life.close()
-        for action in actions:
-            call, was = action.call, action.was
-            cause = self.closed_error()
-            if was is State.AWAY and error is None:
-                cause = left_error(call, self._name)
-            self.carry_out([action], _Why(cause, UNANSWERED if was is State.POSTED else ""))
-            if error is not None and action.do is Do.END and was is State.POSTED:
-                self._tell(call, CANCEL)  # this worker may serve its own calls without an end
+        wanted: list[_Wanted] = []
+        for each in _ends_first(actions):
+            call, was = each.call, each.was
+            away = was is State.AWAY and error is None
+            cause = left_error(call, self._name) if away else self.closed_error()
+            wanted.append((each, _Why(cause, _became(each))))
+            if error is not None and each.do is Do.END and was is State.POSTED:
+                tell = each._replace(do=Do.TELL)  # this worker may serve its own without an end
+                wanted.append((tell, _Why(cause)))
+        self._carry_out(wanted)
 
     def closed_error(self) -> BaseException:
         """Returns the error for a call that begins once this worker was closed."""
@@ -396,3 +429,12 @@ def _hear(call: PendingCall, answer: Future[Any]) -> None:
     """Keeps a callee's answer about a call; it has a few bytes, which any thread may decode."""
     if answer.exception() is None:
         call.told = answer.value(), time.monotonic()
+
+
+def _became(action: Action) -> str:
+    return UNANSWERED if action.was is State.POSTED else ""
+
+
+def _ends_first(actions: list[Action]) -> list[Action]:
+    """Sorts actions, so that nothing that fails keeps a future from its end."""
+    return sorted(actions, key=lambda each: each.do is not Do.END)
