@@ -116,8 +116,8 @@ FIRST_ROWS = (  # 200 mutants
         "collectives/test_algorithms.py collectives/test_costs.py "
         "collectives/test_packing.py"),
 )
-LATER_ROWS = (
-    Row("call life", 24, "rpc/call/call_life.py::CallLife", "rpc/test_call_life.py"),  # 28 mutants
+LATER_ROWS = (  # 52 mutants
+    Row("call life", 24, "rpc/call/call_life.py::CallLife", "rpc/test_call_life.py"),
     Row("reader", 7, "transport/io/reader.py",
         "transport/test_reader.py transport/test_socket_reader.py"),
     Row("roster", 14, "rpc/pool/roster.py", "rpc/test_roster.py rpc/test_pool.py"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -117,3 +118,21 @@ class Cost:
         counters = self._functions, self.system, self._turns, self._wakes
         functions, entries, turns, wakes = (sum(each.values()) for each in counters)
         return functions, entries, turns, wakes
+
+
+def functions_of(run: Callable[[], Any]) -> list[str]:
+    """Returns the names of the Python functions that one call of a function runs."""
+    names: list[str] = []
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        del argument
+        if event == "call":
+            names.append(frame.f_code.co_qualname)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return names

@@ -7,15 +7,14 @@ for such a step takes 60 to 200 us.
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from telegrad import Tensor, autograd, nn, optim
+from tests.counting import functions_of
 
 F = nn.functional
 SIZES = (64, 128, 64, 10)
@@ -68,17 +67,5 @@ def test_a_step_of_a_small_network(part: str, parts: dict[str, Callable[[], Any]
     run = parts[part]
     for _ in range(2):
         run()
-    functions: list[str] = []
-
-    def note(frame: FrameType, event: str, argument: Any) -> None:
-        del argument
-        if event == "call":
-            functions.append(f"{frame.f_code.co_filename}: {frame.f_code.co_qualname}")
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        run()
-    finally:
-        sys.setprofile(before)
+    functions = functions_of(run)
     assert 10 < len(functions) <= MOST[part], "\n".join([str(len(functions)), *functions])

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 
 from telegrad.launch import worker_process
 from telegrad.launch.cli import main
+from telegrad.testing import leaks
 from telegrad.testing.fork_server import ForkedProcess
 from telegrad.transport import cores, open_process
 
@@ -361,3 +363,31 @@ def test_a_launcher_that_ends_a_job_leaves_no_socket(end: tuple[str, ...], exit_
             while list(directory.glob("telegrad-*")) and time.monotonic() < deadline:
                 select.select([], [], [], 0.01)  # the watcher outlives a launcher that was killed
             assert not list(directory.glob("telegrad-*"))
+
+
+# -- the processes of a session, where the system has `/proc` and where it has none
+
+# Leaves a process that has ended and that nobody waits for, beside two that run.
+LEAVES_ONE = "sleep 0 & sleep 60 & echo; read line"
+
+
+@pytest.mark.skipif(shutil.which("ps") is None, reason="ps is not installed here")
+def test_ps_tells_the_same_as_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        ["sh", "-c", LEAVES_ONE],
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as leader:
+        try:
+            assert leader.stdout is not None
+            assert leader.stdout.readline() == b"\n"
+            leaks.wait_until_gone(
+                "end", lambda: [] if len(worker_process.session_members([leader.pid])) == 2 else [1]
+            )
+            told_by_proc = worker_process.session_members([leader.pid])
+            monkeypatch.setattr(worker_process, "PROC", str(tmp_path))
+            assert sorted(worker_process.session_members([leader.pid])) == sorted(told_by_proc)
+        finally:
+            assert leader.pid in worker_process.kill_sessions([leader.pid], signal.SIGKILL)
+            leaks.wait_until_gone("members", lambda: worker_process.session_members([leader.pid]))

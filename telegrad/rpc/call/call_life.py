@@ -133,7 +133,7 @@ class CallLife:
     # The events.
 
     def send(self, call: PendingCall, message: Sealed, size: int | None) -> Do | None:
-        """Takes a call that is NEW, or back.
+        """Takes a call that is NEW: one that was just made, or that is sent again.
 
         Args:
             call: The call, with its number.

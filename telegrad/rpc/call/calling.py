@@ -11,10 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, final
 
 from telegrad.critical import critical
-from telegrad.errors import (
-    DecodeError,
-    WorkerLostError,
-)
+from telegrad.errors import DecodeError, WorkerLostError
 from telegrad.rpc.base.failure import rebuild_failure
 from telegrad.rpc.base.interceptor import CallRecord
 from telegrad.rpc.base.life import Life

@@ -241,7 +241,12 @@ class Delivery:
             self.carry_out(actions, _Why(without_frames(error), UNSENT))
 
     def carry_out(self, actions: Iterable[Action], why: _Why | None) -> None:
-        """Does what an event wants; `why` calls end by it."""
+        """Does what an event wants.
+
+        Args:
+            actions: What it wants.
+            why: The reason of the calls that end by it; None if the event ends none.
+        """
         self._carry_out((action, why) for action in actions)
 
     def _carry_out(self, actions: Iterable[_Wanted]) -> None:
@@ -376,7 +381,7 @@ class Delivery:
             self.start(call, sealed, root=root)
         except BaseException as error:  # the top of a task in the pool: the future tells
             self._give_up(call, error)
-            self._end(call, State.NEW, _Why(error))  # if it was refused as it is
+            self._end(call, State.NEW, _Why(error))  # where `start` has ended it without its future
 
     def _end_waits(self) -> None:
         """Ends those waits for a callee that no served call needs: a shutdown would wait, too."""
