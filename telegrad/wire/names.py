@@ -107,7 +107,7 @@ def namespace_of(name: str) -> Mapping[str, Any] | None:
     if module is None:
         return None
     is_main = module is sys.modules.get("__main__") or module is sys.modules.get("__mp_main__")
-    return main_namespace() if is_main else module_namespace(module)
+    return main_namespace() if is_main else _MODULE_NAMESPACE(module)
 
 
 def import_missing_with(importer: Callable[[str], object] | None) -> None:
@@ -428,7 +428,8 @@ class FunctionRef(NamedTuple):
     @classmethod
     def of(cls, func: object) -> FunctionRef:
         """Returns a reference to a function or class; raises EncodeError as `name_of` does."""
-        name = name_of(func)
+        known = _name_at_top(func) if type(func) is types.FunctionType else ""
+        name = known or name_of(func)
         return cls(name, main_script() if name.startswith("__main__:") else "")
 
 

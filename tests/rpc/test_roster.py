@@ -87,12 +87,13 @@ class Pool:
         self.threads[thread] = State.WATCHING if watches else State.RESTING
 
     def take_or_rest(self, thread: int) -> None:
-        if self.roster.waiting:
-            self.work(thread, self.roster.take(self.now))
+        if (work := self.roster.take(self.now)) is not None:
+            self.work(thread, work)
         else:
             self.rest(thread)
 
-    def work(self, thread: int, work: Work) -> None:
+    def work(self, thread: int, work: Work | None) -> None:
+        assert work is not None
         self.taken.append(work[2][0])
         self.nested.discard(work[2][0])
         self.threads[thread] = State.WORKING
@@ -223,8 +224,8 @@ def test_roots_come_after_nested_work_and_are_not_forgotten(nested: list[bool]) 
         work: Work = (contextvars.Context(), int, (number, each))
         roster.enter(work, nested=each, thread=OUTSIDE, now=0.0)
     order = []
-    while roster.waiting:
-        order.append(roster.take(0.0)[2])
+    while (taken := roster.take(0.0)) is not None:
+        order.append(taken[2])
         roster.idle += 1
     for kind in (True, False):
         numbers = [number for number, each in order if each is kind]

@@ -282,26 +282,32 @@ class Gate:
             CallCancelledError: The call that this thread serves was cancelled.
             CallTimeoutError: Its time is over.
         """
-        thread = pool_thread()
+        thread = threading.current_thread()
+        pooled = thread if isinstance(thread, PoolThread) else None
         served = last_served_call()  # a thread may outlive the coroutine that it works for
         if served is not None:
             served.let_others_in()
             served.waits.add(self)
             if served.cancelled:  # perhaps before it knew of this wait
                 self.cancel()
-        if thread is not None:
-            outer = thread.wait
-            thread.wait = Wait((future,)) if future is not None and limit == math.inf else None
-            thread.enter_wait()
+        if pooled is not None:
+            outer = pooled.wait
+            pooled.wait = Wait((future,)) if future is not None and limit == math.inf else None
+            pooled.enter_wait()
+        opened = False
         try:
-            opened = self._wait(limit, drive)
+            if drive is not None:
+                started = time.monotonic()
+                drive(self, limit)
+                limit -= time.monotonic() - started
+            opened = not self.shut or self._sleep(limit)
         finally:
-            if thread is not None:
-                thread.leave_wait()
-                thread.wait = outer
+            if pooled is not None:
+                pooled.leave_wait()
+                pooled.wait = outer
             if served is not None:
                 served.waits.discard(self)
-            if future is not None and not future.done():
+            if future is not None and (self._cancelled or not opened) and not future.done():
                 future._forget(self.open)
         if served is not None and self._cancelled and (future is None or not future.done()):
             served.check()
@@ -313,11 +319,7 @@ class Gate:
         self.open()
         return True
 
-    def _wait(self, limit: float, drive: Drive | None) -> bool:
-        if drive is not None:
-            started = time.monotonic()
-            drive(self, limit)
-            limit = max(0.0, limit - (time.monotonic() - started))
+    def _sleep(self, limit: float) -> bool:
         ends, nap = time.monotonic() + limit, min(limit, LONGEST_SLEEP)
         while not self._lock.acquire(timeout=max(0.0, nap)):
             if (limit := ends - time.monotonic()) <= 0:

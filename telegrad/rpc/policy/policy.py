@@ -208,7 +208,7 @@ class CallablePolicy:
         self._project = Project()
         # Verdicts on functions that may be called; most are called again. A verdict holds for the
         # same function under the same name, and for a method also on the same class.
-        self._known: dict[str, types.FunctionType] = {}
+        self._known: dict[str, tuple[str, str, types.FunctionType]] = {}
         self._known_methods: set[tuple[type, str, object]] = set()
 
     def __repr__(self) -> str:
@@ -228,13 +228,17 @@ class CallablePolicy:
             CallRefusedError: The function may not be called here.
             FunctionNotFoundError: There is no function of that name here.
         """
-        known = self._known.get(name) if type(name) is str else None
-        if known is not None and _at_top(name) is known:
-            return known
+        if type(name) is str and name in self._known:
+            module, path, known = self._known[name]
+            space = names.namespace_of(module)
+            found: object = None if space is None else space.get(path)
+            if found is known:
+                return known
         function = self._resolve(CallableRequest(self, name, caller, script), called=True)
         mine = self._decide is None and _at_top(name) is function  # one in a class has many names
         if mine and type(function) is types.FunctionType:
-            self._known[name] = function
+            module, _, path = name.partition(":")
+            self._known[name] = module, path, function
         return function
 
     def resolve_value(

@@ -229,8 +229,8 @@ class Pool:
                         called = roster.end_watch()
             more = called or self._queue.get()
             with critical.section, self._roster_lock:
-                if more and roster.waiting:
-                    return roster.take(time.monotonic())
+                if more and (work := roster.take(time.monotonic())) is not None:
+                    return work
                 if not more:
                     roster.end()
                     return None

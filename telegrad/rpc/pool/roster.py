@@ -147,8 +147,10 @@ class ThreadRoster:
         self._looks = True
         return (Do.LOOK,)
 
-    def take(self, now: float) -> Work:
-        """Returns the work whose turn it is, for a thread that was idle; there is some."""
+    def take(self, now: float) -> Work | None:
+        """Returns the work whose turn it is, for a thread that was idle; None if there is none."""
+        if not (self._nested or self._roots):
+            return None
         self.idle -= 1
         self.taken += 1
         self._took_at = now

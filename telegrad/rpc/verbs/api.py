@@ -21,7 +21,7 @@ from telegrad.rpc.base.failure import cut_own_frames
 from telegrad.rpc.base.members import RpcStatistics
 from telegrad.rpc.call.serving import CALL
 from telegrad.rpc.call.user_call import call_message, call_name
-from telegrad.rpc.future.future import Future, new_future, wait_or_cancel
+from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.future.unread import watched
 from telegrad.rpc.future.waits import comes_from, pool_thread
 from telegrad.rpc.policy.exposure import expose
@@ -303,8 +303,9 @@ def rpc_sync(
     else:
         future = call_again(agent, to, func, args, kwargs, timeout, retry=retry)
     try:
-        return wait_or_cancel(future)
+        return future.wait()
     except BaseException as error:
+        future.cancel()
         cut_own_frames(error)
         raise
 

@@ -94,9 +94,10 @@ class ReaderRole:
         assert self.waiter == thread
         self._depth -= 1
         if not self._depth:
-            self.held = True
-            if not holds or self.shared not in (NOBODY, thread):
-                self.hold_ends()
+            self.held = holds and self.shared in (NOBODY, thread)
+            if not self.held:
+                self.waiter = NOBODY
+                self._settle()
 
     def take_away(self) -> None:
         """Takes the role from a thread that does not come to read."""

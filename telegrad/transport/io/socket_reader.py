@@ -322,31 +322,29 @@ class SocketReader:
         time.
         """
         with critical.role:
-            self._watch_idle(gate)
-
-    def _watch_idle(self, gate: WaitGate) -> None:
-        with critical.section, self._role_lock:
-            polls = self._polls
-            if polls is None or self._closed:
-                return
-            self._role.idle_begins(threading.get_ident())
-            self._arm()
-            polls.users += 1
-        try:
-            self.bursts.write()
-            gate.wake = self._wake_idle
-            while gate.shut and not self._closed:
-                for descriptor, _ in self._idle_spin.poll(polls.idle.poll, LONGEST_POLL):
-                    if descriptor == polls.idle_event:
-                        polls.forget_idle_wake()
-                    else:
-                        self._idle_context.run(self._read, self._ready(Holder.IDLE))
-        finally:
-            gate.wake = None
             with critical.section, self._role_lock:
-                self._role.idle_ends()
-                polls.users -= 1
+                polls = self._polls
+                if polls is None or self._closed:
+                    return
+                self._role.idle_begins(threading.get_ident())
                 self._arm()
+                polls.users += 1
+            try:
+                if self.bursts.waiting:
+                    self.bursts.write()
+                gate.wake = self._wake_idle
+                while gate.shut and not self._closed:
+                    for descriptor, _ in self._idle_spin.poll(polls.idle.poll, LONGEST_POLL):
+                        if descriptor == polls.idle_event:
+                            polls.forget_idle_wake()
+                        else:
+                            self._idle_context.run(self._read, self._ready(Holder.IDLE))
+            finally:
+                gate.wake = None
+                with critical.section, self._role_lock:
+                    self._role.idle_ends()
+                    polls.users -= 1
+                    self._arm()
 
     def _wake_idle(self) -> None:
         with critical.section, self._role_lock:
