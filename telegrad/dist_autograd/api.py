@@ -114,11 +114,11 @@ def context() -> AutogradContext:
         ContextError: The block is entered inside another context.
 
     Example:
-        >>> import operator
+        >>> import numpy as np
         >>> from telegrad import dist_autograd, rpc, tensor
         >>> with rpc.init_rpc("a"), dist_autograd.context() as context_id:
         ...     x = tensor([1.0, 2.0], requires_grad=True)
-        ...     y = rpc.rpc_sync("a", operator.mul, (x, x))  # recorded at both ends
+        ...     y = rpc.rpc_sync("a", np.multiply, (x, x))  # recorded at both ends
         ...     dist_autograd.backward(context_id, [y.sum()])
         ...     dist_autograd.get_gradients(context_id)[x]
         tensor([2., 4.])
@@ -165,11 +165,11 @@ def backward(
         Exception: The first error of a rule or hook on any worker; a note names the worker.
 
     Example:
-        >>> import operator
+        >>> import numpy as np
         >>> from telegrad import dist_autograd, rpc, tensor
         >>> with rpc.init_rpc("a"), dist_autograd.context() as context_id:
         ...     x = tensor([1.0, 2.0], requires_grad=True)
-        ...     product = rpc.remote("a", operator.mul, (x, x))
+        ...     product = rpc.remote("a", np.multiply, (x, x))
         ...     dist_autograd.backward(context_id, [x.sum(), product], [None, [1.0, 10.0]])
         ...     dist_autograd.get_gradients(context_id)[x]
         tensor([ 3., 41.])
@@ -226,11 +226,11 @@ def get_gradients(context_id: ContextId) -> dict[Tensor, Tensor]:
         ContextError: The context was released, or this worker never heard of it.
 
     Example:
-        >>> import operator
+        >>> import numpy as np
         >>> from telegrad import dist_autograd, rpc, tensor
         >>> with rpc.init_rpc("a"), dist_autograd.context() as context_id:
         ...     x = tensor([1.0, 2.0], requires_grad=True)
-        ...     y = rpc.rpc_sync("a", operator.mul, (x, x))
+        ...     y = rpc.rpc_sync("a", np.multiply, (x, x))
         ...     dist_autograd.backward(context_id, [y.sum()])
         ...     dist_autograd.get_gradients(context_id)[x]
         tensor([2., 4.])
@@ -319,11 +319,11 @@ def grad(
         Exception: An error that `backward` lists; then no worker keeps anything of the call.
 
     Example:
-        >>> import operator
+        >>> import numpy as np
         >>> from telegrad import dist_autograd, rpc, tensor
         >>> with rpc.init_rpc("a"), dist_autograd.context() as context_id:
         ...     x = tensor(3.0, requires_grad=True)
-        ...     cube = rpc.rpc_sync("a", operator.pow, (x, 3))
+        ...     cube = rpc.rpc_sync("a", np.power, (x, 3))
         ...     (slope,) = dist_autograd.grad(context_id, cube, x, create_graph=True)
         ...     (curve,) = dist_autograd.grad(context_id, slope, x)
         ...     slope.item(), curve.item()

@@ -235,7 +235,10 @@ def test_exposed_leaves_out_the_list() -> None:
             f"builtins:{name}"
             for name in ["map", "filter", "print", "open", "input", "super", "iter", "next"]
         ),
-        *("builtins:range", "math:factorial", "math:comb", "math:perm"),
+        *(f"builtins:{name}" for name in ["max", "min", "sorted", "sum"]),
+        *("builtins:range", "math:factorial", "math:comb", "math:perm", "math:prod", "math:lcm"),
+        *(f"operator:{name}" for name in ["mul", "pow", "mod", "lshift"]),
+        *(f"operator:{name}" for name in ["imul", "ipow", "imod", "ilshift"]),
     ],
 )
 def test_what_nobody_calls_by_name(name: str) -> None:
@@ -251,8 +254,7 @@ def test_what_nobody_calls_by_name(name: str) -> None:
 def test_the_listed_functions_do_no_io_and_are_not_made_to_call_others() -> None:
     """No function is listed that looks at an argument's attributes, files or memory, or calls it.
 
-    Some call what may be given beside (`key=` of `sorted`, `mode=` of `np.pad`): that is judged
-    alone.
+    Some call what may be given beside (`mode=` of `np.pad`): that is judged alone.
     """
     words = "file text txt load save map call getter iter func dlpack ctypes void object format"
     listed = {name.partition(":")[2].lower() for name in ALLOWED_NAMES}
@@ -585,6 +587,19 @@ def test_values_are_asked_for_but_for_the_listed_ones() -> None:
     with pytest.raises(CallRefusedError):
         asked.policy.resolve_value(f"{P}:plain", caller=W0)
     assert asked.callers == [W0]
+
+
+@pytest.mark.parametrize("sent", [int, dict, set, frozenset])
+def test_some_types_may_be_sent_but_not_called(sent: type) -> None:
+    name = f"builtins:{sent.__name__}"
+    asked = Asked(lambda module, path: False)
+    for policy in (PROJECT, EXPOSED, asked.policy):
+        assert policy.resolve_value(name) is sent
+        with pytest.raises(NO):
+            policy.resolve(name)
+    with pytest.raises(NO):
+        PROJECT.check_method(sent, "__call__")
+    assert asked.questions == [("builtins", sent.__name__)]
 
 
 def test_the_modes_remember_what_they_decided(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,13 @@ Functions here do no I/O and change nothing beyond their arguments. They call me
 arguments, but none has the purpose of calling a function. So there is no `load`, `save`,
 `fromfile`, `memmap`, `frompyfunc`, `vectorize`, `apply_along_axis`, `piecewise`,
 `set_printoptions`, `seterr`, no `operator.methodcaller`, `call` or `attrgetter`, no `map`,
-`filter`, `getattr`, `repr`, `format` or `print`. Some arguments are called: the `key` of `max`,
-`min` and `sorted`, the `mode` of `np.pad`. They are no way around that rule, because the policy
-checks a function among the arguments like a function to call.
+`filter`, `getattr`, `repr`, `format` or `print`. The `mode` of `np.pad` is called. It is no way
+around that rule, because the policy checks a function among the arguments like a function to call.
 
-Some of Python's own functions are missing because a small number can keep them busy for ever while
-they hold the interpreter: `pow`, `round(1, -10**12)`, `math.factorial`, `comb` and `perm`
-(`operator.pow` is for arrays). `telegrad.rpc.policy.bounds` refuses such arguments of the others.
+Some of Python's own functions are missing because small arguments can keep them busy for ever while
+they hold the interpreter: `pow`, `round(1, -10**12)`, `math.factorial`, `comb`, `perm`, `prod` and
+`lcm`, `sum`, `max(..., key=int)`, `set` of numbers that collide, `operator.mul("x", 10**12)`.
+`telegrad.rpc.policy.bounds` refuses such arguments of the others.
 Names that a version of NumPy or Python lacks are not found there, like any unknown name.
 """
 
@@ -71,21 +71,20 @@ _FFT = """
 
 _OPERATOR = """
     abs add and_ concat contains countOf delitem eq floordiv ge getitem gt iadd iand iconcat
-    ifloordiv ilshift imatmul imod imul index indexOf inv invert ior ipow irshift is_ is_not
-    isub itruediv ixor le lshift lt matmul mod mul ne neg not_ or_ pos pow rshift setitem sub
-    truediv truth xor
+    ifloordiv imatmul index indexOf inv invert ior irshift is_ is_not isub itruediv ixor le lt
+    matmul ne neg not_ or_ pos rshift setitem sub truediv truth xor
 """
 
 # Types that are passed as values, mostly as dtypes: np.zeros((3,), dtype=float).
-_BUILTIN_TYPES = "bool bytes complex dict float frozenset int list set str tuple"
+_BUILTIN_TYPES = "bool bytes complex float list str tuple"
 
-_BUILTIN_FUNCTIONS = "abs all any bin chr divmod hex len max min oct ord sorted sum"
+_BUILTIN_FUNCTIONS = "abs all any bin chr divmod hex len oct ord"
 
 _MATH = """
     acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh degrees dist erf erfc exp
     exp2 expm1 fabs floor fmod frexp fsum gamma gcd hypot isclose isfinite isinf isnan isqrt
-    lcm ldexp lgamma log log10 log1p log2 modf nextafter pow prod radians remainder sin sinh sqrt
-    tan tanh trunc ulp
+    ldexp lgamma log log10 log1p log2 modf nextafter pow radians remainder sin sinh sqrt tan tanh
+    trunc ulp
 """
 
 # Packages of telegrad whose public names may be called: they compute and do no I/O.
@@ -109,6 +108,13 @@ ALLOWED_NAMES: frozenset[str] = frozenset().union(
     _names("builtins", _BUILTIN_TYPES + " " + _BUILTIN_FUNCTIONS),
     _names("math", _MATH),
 )
+# Types that every worker may send as a value, but not call by name.
+SENT_TYPES: dict[str, type] = {
+    "builtins:dict": dict,
+    "builtins:frozenset": frozenset,
+    "builtins:int": int,
+    "builtins:set": set,
+}
 
 # Methods are called on an object through an RRef to it. Methods of classes from these modules
 # compute on the object alone (there is no pathlib, io or subprocess here), with a few exceptions:

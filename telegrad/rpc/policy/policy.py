@@ -18,6 +18,7 @@ from telegrad.rpc.policy.allowed import (
     ALLOWED_NAMES,
     ALLOWED_PACKAGES,
     REFUSED_METHODS,
+    SENT_TYPES,
     VALUE_MODULES,
 )
 from telegrad.rpc.policy.exposure import (
@@ -403,6 +404,8 @@ class CallablePolicy:
             module_name, parts = names.split(request.name)
         except (ValueError, TypeError) as error:
             raise request.refused(str(error)) from error
+        if not called and request.name in SENT_TYPES:
+            return SENT_TYPES[request.name]
         listed = not called and _is_listed(request.name)
         if self._decide is not None and not listed:
             return self._ask_of_name(request, module_name, parts)
@@ -447,7 +450,7 @@ class CallablePolicy:
             raise request.not_found()
         pattern = request.name.replace(":", ".")
         raise request.refused(
-            "it is not of this project; call a function of your own script that uses it, or start"
+            "it is not of this project; write a function of your own that uses it, or start"
             f" the worker with RpcOptions(callables=[{pattern!r}])"
         )
 
@@ -525,15 +528,15 @@ class CallablePolicy:
 
 
 def project_function(name: str) -> Callable[..., Any]:
-    """Returns the function of a name if the mode `"project"` lets every worker call it here.
+    """Returns the function of a name if the mode `"project"` lets every worker send it.
 
     It is for values that belong to no call of one agent: of collectives, and of exceptions.
 
     Raises:
-        CallRefusedError: The function may not be called here.
+        CallRefusedError: The function may not be had here.
         FunctionNotFoundError: There is no function of that name here.
     """
-    return CallablePolicy().resolve(name)
+    return CallablePolicy().resolve_value(name)
 
 
 def _called(value: object, method: str) -> str:
