@@ -44,7 +44,7 @@ test-long: env ## the tests that take minutes, and those of test-uvloop
 
 test-uvloop: env ## the tests of calls and transports on uvloop's event loop
 	@$(BIN)/python -m pip --quiet install --constraint constraints.txt --upgrade --target $(VENV)/uvloop uvloop
-	PYTHONPATH=$(VENV)/uvloop $(ONE_THREAD) $(BIN)/python $(PYTEST) -m "not long" tests/rpc tests/transport $(PYTEST_ARGS)
+	PYTHONPATH=$(VENV)/uvloop $(ONE_THREAD) $(BIN)/python $(PYTEST) -m "not long" tests/rpc tests/transport tests/doctor tests/guides $(PYTEST_ARGS)
 
 test-floors: ## the fast tests against the lowest versions that pyproject.toml allows
 	@sh scripts/environment.sh $(VENV) dev,examples,rl

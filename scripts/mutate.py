@@ -82,10 +82,10 @@ class Row(NamedTuple):
 # fmt: off
 FIRST_ROWS = (  # 200 mutants
     Row("rref", 14, "rpc/rref/protocol.py::OwnerTable,UserTable",
-        "rpc/rref/test_rref_protocol.py rpc/rref/test_rref_machine.py"),
-    Row("stream", 5, "rpc/stream/protocol.py::Sender,StreamReceiver", "rpc/test_stream_protocol.py"),
-    Row("admission", 12, "rpc/call/admission.py::Window,Budget", "rpc/test_admission.py"),
-    Row("deadlock", 6, "rpc/deadlock/protocol.py", "rpc/test_wait_cycle_protocol.py"),
+        "rpc/rref/test_protocol.py rpc/rref/promises/test_machine.py"),
+    Row("stream", 5, "rpc/stream/protocol.py::Sender,StreamReceiver", "rpc/stream/test_protocol.py"),
+    Row("admission", 12, "rpc/call/admission.py::Window,Budget", "rpc/call/test_admission.py"),
+    Row("deadlock", 6, "rpc/deadlock/protocol.py", "rpc/deadlock/test_protocol.py"),
     Row("pass", 10, "dist_autograd/pass_protocol.py",
         "dist_autograd/test_pass_protocol.py dist_autograd/test_random_programs_pure.py"),
     Row("membership", 10, "rendezvous/membership.py::Membership,_duplicate,_numbers_problem,place_problem",
@@ -105,8 +105,8 @@ FIRST_ROWS = (  # 200 mutants
         "wire/test_function_ref.py wire/test_registry.py gpu/test_wire.py wire/test_arrays.py "
         "wire/test_blocks.py fuzz/test_fuzz.py wire/test_runs_no_code.py transport/test_slabs.py "
         "gpu/test_device_slabs.py"),
-    Row("policy", 14, "rpc/policy/*.py", "rpc/test_callable_policy.py rpc/test_known_methods.py "
-        "wire/test_runs_no_code.py wire/test_function_ref.py rpc/test_busy_functions.py"),
+    Row("policy", 14, "rpc/policy/*.py", "rpc/policy/test_policy.py rpc/policy/test_known_methods.py "
+        "wire/test_runs_no_code.py wire/test_function_ref.py rpc/policy/test_bounds.py"),
     Row("engine", 24, "autograd/graph/graph_task.py autograd/graph/engine.py",
         "autograd/test_graph_task.py autograd/test_backward.py autograd/test_hooks.py "
         "autograd/test_handed_over.py autograd/test_anomaly.py autograd/test_recompute.py "
@@ -117,10 +117,10 @@ FIRST_ROWS = (  # 200 mutants
         "collectives/test_packing.py"),
 )
 LATER_ROWS = (  # 52 mutants
-    Row("call life", 24, "rpc/call/call_life.py::CallLife", "rpc/test_call_life.py"),
+    Row("call life", 24, "rpc/call/call_life.py::CallLife", "rpc/call/test_call_life.py"),
     Row("reader", 7, "transport/io/reader.py",
         "transport/test_reader.py transport/test_socket_reader.py"),
-    Row("roster", 14, "rpc/pool/roster.py", "rpc/test_roster.py rpc/test_pool.py"),
+    Row("roster", 14, "rpc/pool/roster.py", "rpc/pool/test_roster.py rpc/pool/test_pool.py"),
     Row("pulse", 7, "transport/session/liveness.py::Pulse", "transport/test_pulse.py"),
 )
 ROWS = FIRST_ROWS + LATER_ROWS

@@ -60,9 +60,9 @@ ELSEWHERE = {
         "tests/parallel/pipeline/test_failures.py::test_a_lost_stage_is_replaced_and_training_goes_on"
     ),
     "parallel.spawn": "tests/parallel/test_spawn.py::test_a_rank_that_ends_by_itself_is_named",
-    "rpc.idempotent": "tests/rpc/test_retry.py",
-    "rpc.publish": "tests/rpc/test_publish.py",
-    "doctor.examine": "tests/rpc/test_doctor.py",
+    "rpc.idempotent": "tests/rpc/verbs/test_retry.py",
+    "rpc.publish": "tests/rpc/verbs/test_publish.py",
+    "doctor.examine": "tests/doctor/test_examination.py",
     **dict.fromkeys(
         ("parallel.DistributedOptimizer.join", "parallel.DistributedOptimizer.leave"),
         "tests/parallel/test_dist_optimizer_faults.py::"

@@ -35,7 +35,7 @@ from telegrad.transport import (
     make_token,
 )
 from tests.rpc import remote_code
-from tests.rpc.joining import SERVE, join
+from tests.rpc.agent.joining import SERVE, join
 from tests.rpc.membership_world import World
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from telegrad.transport import (
     shared_loop_thread,
 )
 from tests.rpc import remote_code
-from tests.rpc.joining import make_agent
+from tests.rpc.agent.joining import make_agent
 
 __all__ = ["Heard", "World", "who"]
 

@@ -169,10 +169,10 @@ rpc.shutdown()
 print("done")
 """
 SHARED = (  # what the long test runs: calls, references, autograd, collectives, data parallelism
-    "tests/rpc/test_calls.py",
-    "tests/rpc/test_call_forms.py",
-    "tests/rpc/test_grpc_calls.py",
-    "tests/rpc/test_init.py",
+    "tests/rpc/verbs/test_api.py",
+    "tests/rpc/verbs/test_call_forms.py",
+    "tests/rpc/promises/carriers/test_grpc_calls.py",
+    "tests/rpc/verbs/test_init.py",
     "tests/rpc/rref",
     "tests/autograd",
     "tests/dist_autograd",
