@@ -96,15 +96,16 @@ FIRST_ROWS = (  # 200 mutants
         "parallel/test_bucket.py parallel/test_rounds.py"),
     Row("faults", 4, "testing/fault_plan.py", "testing/test_fault_plan.py"),
     Row("liveness", 3, "transport/session/liveness.py::Liveness transport/channels/pace.py::Pace",
-        "transport/test_bulk_pace.py transport/test_liveness.py transport/test_pulse.py"),
-    Row("slabs", 5, "transport/channels/ledger.py", "transport/test_slab_ledger.py"),
-    Row("session", 18, "transport/session/session.py", "transport/test_session.py"),
+        "transport/channels/test_pace.py transport/session/test_liveness.py "
+        "transport/session/test_pulse.py"),
+    Row("slabs", 5, "transport/channels/ledger.py", "transport/channels/test_ledger.py"),
+    Row("session", 18, "transport/session/session.py", "transport/session/test_session.py"),
     Row("wire", 36, "wire/*.py wire/values/*.py !wire/memory.py wire/memory.py::bytes_of,copy_of,_octets",
         "wire/test_round_trips.py wire/test_frame.py wire/test_head.py wire/test_vectors.py "
         "wire/test_limits.py wire/test_values.py wire/test_hostile.py wire/test_exceptions.py "
         "wire/test_function_ref.py wire/test_registry.py gpu/test_wire.py wire/test_arrays.py "
-        "wire/test_blocks.py fuzz/test_fuzz.py wire/test_runs_no_code.py transport/test_slabs.py "
-        "gpu/test_device_slabs.py"),
+        "wire/test_blocks.py fuzz/test_fuzz.py wire/test_runs_no_code.py "
+        "transport/channels/test_shared_memory.py gpu/test_device_slabs.py"),
     Row("policy", 14, "rpc/policy/*.py", "rpc/policy/test_policy.py "
         "wire/test_runs_no_code.py wire/test_function_ref.py rpc/policy/test_bounds.py"),
     Row("engine", 24, "autograd/graph/graph_task.py autograd/graph/engine.py",
@@ -119,9 +120,9 @@ FIRST_ROWS = (  # 200 mutants
 LATER_ROWS = (  # 52 mutants
     Row("call life", 24, "rpc/call/call_life.py::CallLife", "rpc/call/test_call_life.py"),
     Row("reader", 7, "transport/io/reader.py",
-        "transport/test_reader.py transport/test_socket_reader.py"),
+        "transport/io/test_reader.py transport/io/test_socket_reader.py"),
     Row("roster", 14, "rpc/pool/roster.py", "rpc/pool/test_roster.py rpc/pool/test_pool.py"),
-    Row("pulse", 7, "transport/session/liveness.py::Pulse", "transport/test_pulse.py"),
+    Row("pulse", 7, "transport/session/liveness.py::Pulse", "transport/session/test_pulse.py"),
 )
 ROWS = FIRST_ROWS + LATER_ROWS
 # fmt: on

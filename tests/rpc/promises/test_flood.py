@@ -18,7 +18,7 @@ BUDGET = 256 * MIB
 # Beside what was admitted: chunks that are being copied (two of 1 MiB for each of the two lanes of
 # each pusher, as messages and as gRPC's buffers), what gRPC keeps for later, and pages that the
 # allocator has not given back when the next message takes its own. On one host the pushers lend memory
-# of their own in place of that, which their bounds hold (tests/transport/test_slab_ledger.py).
+# of their own in place of that, which their bounds hold (tests/transport/channels/test_ledger.py).
 OVERHEAD = 160 * MIB
 
 

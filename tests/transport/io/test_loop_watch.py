@@ -17,7 +17,7 @@ import pytest
 from telegrad.testing import leaks
 from telegrad.transport.io import loop_watch
 from telegrad.transport.io.loop_watch import MOST_REQUESTS
-from tests.transport.test_socket_pump import Ends
+from tests.transport.io.test_socket_pump import Ends
 from tests.transport.workers import SECONDS, settled
 
 OWN = "pump-test"

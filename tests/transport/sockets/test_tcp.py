@@ -1,6 +1,6 @@
 """Streams that move from gRPC to TCP sockets: as all others, and nothing is lost on the way.
 
-What is imported of `test_promise.py` and `test_bulk_lanes.py` runs here over sockets.
+What is imported of `test_promise.py` and `test_lanes.py` runs here over sockets.
 """
 
 from __future__ import annotations
@@ -27,15 +27,13 @@ from telegrad.transport.sockets import tcp as tcp_module
 from tests.conftest import unused_port
 from tests.loops import on_loop
 from tests.transport.between import Between as Relay
-from tests.transport.proxy import Proxy
-from tests.transport.test_addresses import needs_ipv6
-from tests.transport.test_bulk_lanes import (  # noqa: F401
+from tests.transport.channels.test_lanes import (  # noqa: F401
     MIB,
     exchange_big_ones,
     test_big_ones_both_ways_at_once,
     test_both_close_with_big_ones_under_way,
 )
-from tests.transport.test_promise import (  # noqa: F401
+from tests.transport.promises.test_promise import (  # noqa: F401
     test_a_conversation,
     test_a_fenced_peer_stays_out,
     test_a_goodbye_follows_what_was_posted_and_is_a_loss_with_its_reason,
@@ -50,7 +48,9 @@ from tests.transport.test_promise import (  # noqa: F401
     test_leaving_one_peer_keeps_the_others,
     test_small_ones_pass_a_big_one,
 )
-from tests.transport.test_tls import written
+from tests.transport.security.test_tls import written
+from tests.transport.sockets.proxy import Proxy
+from tests.transport.test_addresses import needs_ipv6
 from tests.transport.workers import (
     SECONDS,
     Authority,

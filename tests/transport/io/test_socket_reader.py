@@ -23,7 +23,7 @@ from telegrad.transport.io.burst import BURSTS
 from telegrad.transport.io.loop_watch import MOST_REQUESTS
 from telegrad.transport.io.socket_reader import SocketReader, Stay
 from telegrad.transport.io.spin import Spin
-from tests.transport.test_socket_pump import Gate
+from tests.transport.io.test_socket_pump import Gate
 from tests.transport.workers import SECONDS, run_on, settled
 
 T = TypeVar("T")

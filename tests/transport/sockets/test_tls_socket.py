@@ -22,6 +22,7 @@ from telegrad.transport.sockets.message_socket import (
     DirectSocket,
 )
 from telegrad.transport.sockets.tls_socket import TlsSocket
+from tests.transport.channels.test_lanes import MIB
 from tests.transport.socket_pairs import (
     MemoryTls,
     certificate,
@@ -30,7 +31,6 @@ from tests.transport.socket_pairs import (
     tcp_pair,
     tls_pair,
 )
-from tests.transport.test_bulk_lanes import MIB
 from tests.transport.workers import SECONDS, meanwhile, pattern
 
 RECORD = 16 * 1024  # bytes of a record of TLS, at most

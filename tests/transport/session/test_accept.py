@@ -16,8 +16,8 @@ from telegrad.transport.session.session import Session
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame
 from tests.loops import on_loop
-from tests.transport.hand_made import until_closed
-from tests.transport.test_strangers import told
+from tests.transport.promises.hand_made import until_closed
+from tests.transport.promises.test_strangers import told
 from tests.transport.workers import TOKEN, Floor
 
 

@@ -30,7 +30,7 @@ from telegrad.transport.security.audit import (
 from telegrad.transport.security.handshake import DialHandshake, Identity
 from telegrad.types import WorkerInfo
 from tests.audit_log import AuditLog
-from tests.transport.hand_made import answers_to
+from tests.transport.promises.hand_made import answers_to
 from tests.transport.workers import SECONDS, TOKEN, Floor, ManualClock, Worker, floor_of
 
 BIG = 1 << 20  # travels on a lane

@@ -15,7 +15,7 @@ from telegrad.transport.channels import pace as bulk_pace
 from telegrad.transport.session import dial
 from telegrad.transport.session.carriers import MOST_BROKEN_SOCKETS
 from telegrad.wire import Envelope
-from tests.transport.test_bulk_lanes import (  # noqa: F401
+from tests.transport.channels.test_lanes import (  # noqa: F401
     MIB,
     chunks_received,
     exchange_big_ones,
@@ -24,7 +24,7 @@ from tests.transport.test_bulk_lanes import (  # noqa: F401
     test_lanes_are_opened_when_there_is_something_big,
     test_the_answer_to_a_goodbye_is_heard_though_lanes_end_before_it,
 )
-from tests.transport.test_tcp import (
+from tests.transport.sockets.test_tcp import (
     KINDS,
     Between,
     between,

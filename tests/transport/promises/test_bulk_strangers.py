@@ -18,8 +18,15 @@ from telegrad.wire import (
     unpack_frame,
 )
 from tests.loops import on_loop
-from tests.transport.hand_made import DATA, MALLORY, Peer, answers_to, serves_on, until_closed
-from tests.transport.test_strangers import told
+from tests.transport.promises.hand_made import (
+    DATA,
+    MALLORY,
+    Peer,
+    answers_to,
+    serves_on,
+    until_closed,
+)
+from tests.transport.promises.test_strangers import told
 from tests.transport.workers import TOKEN, Floor
 from tests.wire.chunks import read_chunk
 

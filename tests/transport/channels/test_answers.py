@@ -19,8 +19,7 @@ from telegrad.transport.channels.shared_memory import SlabPool, SlabStream
 from telegrad.transport.sockets.message_socket import DirectSocket
 from telegrad.wire import NO_MEMORY, Envelope, Frame, Lending, Lent
 from telegrad.wire.memory import bytes_of
-from tests.transport.socket_pairs import unix_pair
-from tests.transport.test_slabs import (
+from tests.transport.channels.test_shared_memory import (
     SIZE,
     account_of,
     beat,
@@ -28,6 +27,7 @@ from tests.transport.test_slabs import (
     filled,
     none_mapped,
 )
+from tests.transport.socket_pairs import unix_pair
 from tests.transport.workers import Worker, run_on, wait_until
 
 

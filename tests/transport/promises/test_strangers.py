@@ -11,7 +11,7 @@ from telegrad.transport import ConnectionLimits
 from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
 from telegrad.wire import Envelope, Frame, pack_frame
 from tests.loops import on_loop
-from tests.transport.hand_made import MALLORY, Peer, answers_to, serves_on, until_closed
+from tests.transport.promises.hand_made import MALLORY, Peer, answers_to, serves_on, until_closed
 from tests.transport.workers import SECONDS, Floor
 
 

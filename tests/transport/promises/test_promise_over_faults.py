@@ -14,7 +14,7 @@ import pytest
 
 from telegrad.testing import Fault, FaultPlan, FaultRule, FaultyNetwork, FaultyTransport
 from telegrad.transport import Transport
-from tests.transport.test_promise import (  # noqa: F401
+from tests.transport.promises.test_promise import (  # noqa: F401
     test_a_big_document_and_big_externals,
     test_a_conversation,
     test_a_goodbye_follows_what_was_posted_and_is_a_loss_with_its_reason,

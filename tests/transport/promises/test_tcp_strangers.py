@@ -38,7 +38,7 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, chunk_header, cut
 from tests.loops import on_loop
 from tests.repeated import on_examples
-from tests.transport.hand_made import Peer, serves_on
+from tests.transport.promises.hand_made import Peer, serves_on
 from tests.transport.socket_pairs import MemoryTls, header_of, memory_pair, tcp_pair
 from tests.transport.workers import (
     LOCALHOST,
