@@ -87,7 +87,7 @@ FIRST_ROWS = (  # 200 mutants
     Row("admission", 12, "rpc/call/admission.py::Window,Budget", "rpc/call/test_admission.py"),
     Row("deadlock", 6, "rpc/deadlock/protocol.py", "rpc/deadlock/test_protocol.py"),
     Row("pass", 10, "dist_autograd/pass_protocol.py",
-        "dist_autograd/test_pass_protocol.py dist_autograd/test_random_programs_pure.py"),
+        "dist_autograd/test_pass_protocol.py dist_autograd/programs/test_random_programs_pure.py"),
     Row("membership", 10, "rendezvous/membership.py::Membership,_duplicate,_numbers_problem,place_problem",
         "rendezvous/test_membership.py rendezvous/test_start_when.py rendezvous/test_abandoned.py"),
     Row("collectives", 8, "collectives/groups/forming.py collectives/mailbox.py",
@@ -109,9 +109,10 @@ FIRST_ROWS = (  # 200 mutants
     Row("policy", 14, "rpc/policy/*.py", "rpc/policy/test_policy.py "
         "wire/test_runs_no_code.py wire/test_function_ref.py rpc/policy/test_bounds.py"),
     Row("engine", 24, "autograd/graph/graph_task.py autograd/graph/engine.py",
-        "autograd/test_graph_task.py autograd/test_backward.py autograd/test_hooks.py "
-        "autograd/test_handed_over.py autograd/test_anomaly.py autograd/test_recompute.py "
-        "autograd/test_row_sparse.py autograd/test_step_counts.py autograd/test_halves.py"),
+        "autograd/graph/test_graph_task.py autograd/graph/test_backward.py "
+        "autograd/graph/test_hooks.py autograd/graph/test_handed_over.py "
+        "autograd/graph/test_anomaly.py autograd/test_recomputation.py "
+        "autograd/tensor/test_row_sparse.py autograd/test_costs.py autograd/graph/test_halves.py"),
     Row("reducer", 14, "parallel/reducer.py", "parallel/test_reducer.py parallel/test_join.py"),
     Row("algorithms", 12, "collectives/algorithms/*.py",
         "collectives/test_algorithms.py collectives/test_costs.py "

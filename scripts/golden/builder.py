@@ -52,7 +52,7 @@ class Builder:
 
     Attributes:
         values: Of the inputs and of all steps so far.
-        steps: What `tests/autograd/test_golden.py` replays.
+        steps: What `tests/autograd/ops/test_golden.py` replays.
     """
 
     def __init__(self, rng: np.random.Generator, inputs: list[Any]) -> None:

@@ -19,7 +19,15 @@ from telegrad import nn
 from telegrad.arrays import to_host
 from telegrad.autograd import enable_grad, gradcheck, gradgradcheck, no_grad, once, tensor
 from telegrad.errors import AutogradError
-from tests.autograd.test_recompute import PROGRAMS, Cube, compiled, leaves, nested, plainly, same
+from tests.autograd.test_recomputation import (
+    PROGRAMS,
+    Cube,
+    compiled,
+    leaves,
+    nested,
+    plainly,
+    same,
+)
 from tests.autograd.threads import in_threads
 from tests.counting import functions_of
 

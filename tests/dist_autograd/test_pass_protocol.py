@@ -10,8 +10,8 @@ import pytest
 from telegrad.dist_autograd import pass_protocol as protocol
 from telegrad.dist_autograd.pass_protocol import Cut, PassProtocol, Peer, Phase
 from telegrad.errors import AutogradError, WorkerLostError
-from tests.dist_autograd.simulated_programs import ProgramMaker, SimNode, local_gradients
-from tests.dist_autograd.simulation import Faults, Simulation, Slots
+from tests.dist_autograd.programs.simulated_programs import ProgramMaker, SimNode, local_gradients
+from tests.dist_autograd.programs.simulation import Faults, Simulation, Slots
 
 FAST_PROGRAMS = 2_500
 A, B, C = 1, 2, 3

@@ -1,6 +1,6 @@
 """`telegrad.scipy.special` beside SciPy: names, values, derivatives, and when its rules are found.
 
-The ufuncs' derivatives are proved by tests/autograd/test_rules.py, with the samples of
+The ufuncs' derivatives are proved by tests/autograd/ops/test_rules.py, with the samples of
 tests/autograd/samples/special.py.
 """
 
@@ -326,7 +326,7 @@ def test_scipy_imported_after_a_miss_is_found() -> None:
 
 @pytest.mark.parametrize("name", ["logsumexp", "softmax", "log_softmax"])
 def test_cupy_arrays_go_to_cupys_kernels(cupy: Any, name: str) -> None:
-    """The ufuncs do so in tests/autograd/test_rules.py."""
+    """The ufuncs do so in tests/autograd/ops/test_rules.py."""
     a = numbers(2, 3, low=0.5)
     here, there = tensor(a, requires_grad=True), tensor(cupy.asarray(a), requires_grad=True)
     function = getattr(ours, name)

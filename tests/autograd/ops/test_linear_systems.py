@@ -11,7 +11,7 @@ from telegrad import numpy as tnp
 from telegrad.autograd import Tensor, extend, grad, tensor
 from telegrad.autograd.extend import Tier
 from telegrad.errors import AutogradError
-from tests.autograd.samples.linear_systems import hermitian
+from tests.autograd.samples.algebra.linear_systems import hermitian
 from tests.autograd.samples.sample import complex_numbers, of_shape
 
 SINGULAR = {

@@ -11,9 +11,9 @@ from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
 from telegrad.errors import WorkerLostError
 from telegrad.testing.leaks import wait_until_gone
-from tests.dist_autograd.doom import LIMIT, Doom, doomed, lost_calls
-from tests.dist_autograd.random_programs import Gradients, Path, Program
-from tests.dist_autograd.running_programs import backward, gradients_of, run_calls_of
+from tests.dist_autograd.programs.doom import LIMIT, Doom, doomed, lost_calls
+from tests.dist_autograd.programs.random_programs import Gradients, Path, Program
+from tests.dist_autograd.programs.running_programs import backward, gradients_of, run_calls_of
 
 __all__ = ["Outcome", "run_until_lost"]
 

@@ -11,8 +11,8 @@ import pytest
 from telegrad.autograd import Tensor, gradcheck, tensor
 from telegrad.errors import AutogradError
 from tests.autograd.finite_differences import check_second_along_a_line
-from tests.autograd.samples.decompositions import complex_matrix, matrix
-from tests.autograd.samples.linear_systems import hermitian
+from tests.autograd.samples.algebra.decompositions import complex_matrix, matrix
+from tests.autograd.samples.algebra.linear_systems import hermitian
 from tests.autograd.samples.sample import of_shape
 
 TURNING = np.array([[0.3, -1.2, 0.5], [0.9, 0.4, -0.3], [0.2, 0.1, 2.0]])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from telegrad import rpc
 from telegrad.autograd import Tensor
-from tests.dist_autograd.random_programs import Path
+from tests.dist_autograd.programs.random_programs import Path
 
 __all__ = ["LIMIT", "Doom", "doomed", "lost_call", "lost_calls"]
 

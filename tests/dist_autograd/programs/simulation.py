@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from telegrad.dist_autograd import pass_protocol as protocol
 from telegrad.dist_autograd.pass_protocol import Cut, FunctionKey, PassProtocol, Peer, Phase
 from telegrad.errors import AutogradError, CallTimeoutError, WorkerLostError
-from tests.dist_autograd.simulated_programs import (
+from tests.dist_autograd.programs.simulated_programs import (
     PRIME,
     Program,
     SimNode,

@@ -13,8 +13,8 @@ from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
 from telegrad.dist_autograd.seams import RecvFunction
 from telegrad.testing import Cluster
-from tests.autograd.test_backward import Split
-from tests.dist_autograd.second_order import Softened
+from tests.autograd.graph.test_backward import Split
+from tests.dist_autograd.promises.second_order import Softened
 
 X = np.random.default_rng(5).normal(size=3)
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from telegrad.testing import Cluster, FaultPlan
 from telegrad.testing.leaks import wait_until_gone
-from tests.dist_autograd.doom import Doom, doomed
-from tests.dist_autograd.losing_workers import run_until_lost
-from tests.dist_autograd.random_programs import (
+from tests.dist_autograd.programs.doom import Doom, doomed
+from tests.dist_autograd.programs.losing_workers import run_until_lost
+from tests.dist_autograd.programs.random_programs import (
     ARRIVES,
     LOSSES,
     RAISES,
@@ -29,7 +29,7 @@ from tests.dist_autograd.random_programs import (
     ProgramDrawer,
     local_gradients,
 )
-from tests.dist_autograd.running_programs import open_contexts, run_mine
+from tests.dist_autograd.programs.running_programs import open_contexts, run_mine
 from tests.faults.network_plans import OPTIONS, a_bit_of_everything
 
 # What a call that was given up does later may come when its context is left already.

@@ -1,6 +1,6 @@
 """Samples for decompositions of matrices: of distinct values, whose vectors only have a sign free.
 
-What has a rotation or a phase free is proved by tests/autograd/test_decompositions.py.
+What has a rotation or a phase free is proved by tests/autograd/ops/test_decompositions.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from telegrad.types import Array
-from tests.autograd.samples.linear_systems import hermitian
+from tests.autograd.samples.algebra.linear_systems import hermitian
 from tests.autograd.samples.sample import Sample, Table, complex_numbers, of_shape
 
 __all__ = ["DECOMPOSITIONS", "complex_matrix", "matrix"]

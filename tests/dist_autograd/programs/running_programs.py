@@ -18,9 +18,9 @@ from telegrad.dist_autograd.seams import Container
 from telegrad.errors import CallTimeoutError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc import seams
 from telegrad.rpc.seams import current_agent
-from tests.dist_autograd.doom import LIMIT, doomed, lost_call
-from tests.dist_autograd.packing import Packed, fetched, pack
-from tests.dist_autograd.random_programs import (
+from tests.dist_autograd.programs.doom import LIMIT, doomed, lost_call
+from tests.dist_autograd.programs.packing import Packed, fetched, pack
+from tests.dist_autograd.programs.random_programs import (
     ASKED,
     CANCELLED,
     GIVEN,

@@ -23,20 +23,20 @@ from telegrad.autograd.extend import Operation, Tier
 from telegrad.autograd.graph.dispatch import TABLE
 from tests.array_libraries import CUPY_PLACES, NUMPY_PLACES
 from tests.autograd.finite_differences import check_along_a_line, check_second_along_a_line
-from tests.autograd.samples.axis_order import AXIS_ORDER
-from tests.autograd.samples.diagonals import DIAGONALS, GRIDS
+from tests.autograd.samples.arrangement.axis_order import AXIS_ORDER
+from tests.autograd.samples.arrangement.diagonals import DIAGONALS, GRIDS
+from tests.autograd.samples.arrangement.selection import SELECTION
+from tests.autograd.samples.arrangement.sorting import ORDER_STATISTICS, SORTING
+from tests.autograd.samples.arrangement.splitting import SPLITTING
+from tests.autograd.samples.arrangement.stacking import STACKING
 from tests.autograd.samples.differences import CONDITIONS, DIFFERENCES, WEIGHTING
 from tests.autograd.samples.sample import Sample
-from tests.autograd.samples.selection import SELECTION
-from tests.autograd.samples.sorting import ORDER_STATISTICS, SORTING
 from tests.autograd.samples.special import WITHOUT_PROTOCOL
-from tests.autograd.samples.splitting import SPLITTING
-from tests.autograd.samples.stacking import STACKING
 from tests.autograd.samples.tables import SAMPLES
 from tests.gpu.comparison import close, host
 from tests.gpu.stand_in_special import NAMES as SPECIAL_NAMES
 
-# Entries that are no function of NumPy; tests/autograd/test_operations.py proves them.
+# Entries that are no function of NumPy; tests/autograd/ops/test_operations.py proves them.
 OTHERS = {
     operator.getitem,
     operator.setitem,

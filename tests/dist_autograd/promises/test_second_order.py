@@ -17,7 +17,7 @@ from telegrad.errors import AutogradError, BlockingCallError, ContextError
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.types import Array
-from tests.dist_autograd.second_order import (
+from tests.dist_autograd.promises.second_order import (
     SIZE,
     Part,
     Step,

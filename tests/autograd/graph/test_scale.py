@@ -19,7 +19,7 @@ import telegrad as tg
 from telegrad.autograd import Node, Tensor, is_grad_enabled, no_grad, tensor
 from tests.autograd.threads import in_threads
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 MANY = 100_000
 
 
