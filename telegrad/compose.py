@@ -204,6 +204,7 @@ def _plug_together(
             inbox,
             CalleeAdmission(limits, options.lost_after, deadlines, exchange.post, exchange.awaited),
             limits.served_calls_per_peer,
+            calling.observers,
         ),
         messages=Messages(name, codec, exchange, calling, deadlines.after),
         attachments=Attachments(name),

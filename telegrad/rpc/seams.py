@@ -18,13 +18,14 @@ from telegrad.rpc.base.ambient import (
     watch_forks,
 )
 from telegrad.rpc.base.attachments import Attachments
+from telegrad.rpc.base.call_record import CallFacts, CallObserver, CallRecord, Outcome, Phase
 from telegrad.rpc.base.failure import (
     decode_error,
     describe_failure,
     fresh_copy,
     rebuild_failure,
 )
-from telegrad.rpc.base.interceptor import CallRecord, Interceptor, Message
+from telegrad.rpc.base.interceptor import Interceptor, Message
 from telegrad.rpc.base.life import CLOSE_SECONDS, Life
 from telegrad.rpc.base.limits import seconds
 from telegrad.rpc.base.members import Members
@@ -69,6 +70,8 @@ __all__ = [
     "CLOSE_SECONDS",
     "AgentCore",
     "Attachments",
+    "CallFacts",
+    "CallObserver",
     "CallRecord",
     "CallablePolicy",
     "CalleeAdmission",
@@ -89,6 +92,8 @@ __all__ = [
     "Message",
     "MessageCodec",
     "Messages",
+    "Outcome",
+    "Phase",
     "Pool",
     "RRefCalls",
     "RRefServing",

@@ -49,3 +49,7 @@ class Envelope:
     staged: Mapping[int, memoryview] | None = None
     in_order: bool = False
     failure: MemoryError | None = None
+
+    def beside(self) -> int:
+        """Returns the bytes beside its document: of its externals and buffers."""
+        return len(self.externals) + sum([memoryview(buffer).nbytes for buffer in self.buffers])

@@ -15,6 +15,7 @@ from telegrad.rpc.agent.messages import Messages
 from telegrad.rpc.agent.options import RpcOptions
 from telegrad.rpc.base import ambient
 from telegrad.rpc.base.attachments import Attachments
+from telegrad.rpc.base.call_record import CallObserver
 from telegrad.rpc.base.life import UNGRACEFUL, Life
 from telegrad.rpc.base.limits import seconds
 from telegrad.rpc.base.members import Members, RpcStatistics
@@ -92,6 +93,10 @@ class AgentCore:
         self.life.opened()
         self.calling.keep_house()
         return endpoints
+
+    def observe(self, observer: CallObserver) -> None:
+        """Adds an observer, which sees the calls that begin from now on, made and served here."""
+        self.calling.observers.append(observer)
 
     def learn(self, members: Iterable[tuple[WorkerInfo, Sequence[str]]]) -> None:
         """Takes members and their endpoints; late ones too."""

@@ -8,41 +8,10 @@ order in which they were added: RRef, then dist_autograd. `outgoing` runs in thi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
+from telegrad.rpc.base.call_record import CallRecord
 from telegrad.types import WorkerInfo
-
-
-@dataclass(slots=True)
-class CallRecord:
-    """For the library: the state that one end of a call keeps between its request and its reply.
-
-    The caller's end and the callee's end each have their own.
-
-    Attributes:
-        function: The name of the function, for messages and logs.
-        state: Values that interceptors want to find again at the reply, under their own names.
-        served: The function that runs for it at the callee, without the object that it is bound to;
-            None where that is no function of Python's.
-        starts_after: The `Future` for which the callee waits, without a thread, before it runs the
-            function; set by `incoming`. Where one fails, the function does not run and the call
-            fails with it.
-        answered: At `undelivered` of a reply, True if the reply has a value, and came after its
-            deadline.
-        most: The maximal bytes of the reply's document; 0 for any number.
-        explain: Returns the error that says more than the one with which the call has failed; runs
-            in the thread that reads it. None if none does.
-    """
-
-    function: str
-    state: dict[str, object] = field(default_factory=dict)
-    served: Callable[..., Any] | None = None
-    starts_after: Any = None
-    answered: bool = False
-    most: int = 0
-    explain: Callable[[BaseException], BaseException] | None = None
 
 
 @dataclass(slots=True)

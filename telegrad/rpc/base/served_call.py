@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, final
 
 from telegrad.errors import CallCancelledError, CallTimeoutError, TelegradError
-from telegrad.rpc.base.interceptor import CallRecord
+from telegrad.rpc.base.call_record import CallRecord, Outcome, Phase
 from telegrad.types import WorkerInfo
 
 
@@ -70,6 +70,17 @@ class ServedCall:
     items: int = field(init=False, default=0)
     runner: object = field(init=False, default=None)
     _hooks: list[Callable[[], None]] = field(init=False, default_factory=list)
+
+    @property
+    def phase(self) -> Phase:
+        """The phase in which its callee sees it."""
+        return Phase.QUEUED if self.began is None else Phase.RUNNING
+
+    def failed(self) -> Outcome:
+        """Returns its outcome if it has no value."""
+        if self.expired or self.deadline <= time.monotonic():
+            return Outcome.TIMEOUT
+        return Outcome.CANCELLED if self.cancelled else Outcome.ERROR
 
     def cancel(self, *, expired: bool = False) -> None:
         """Marks it as given up; cancels its coroutine, its nested calls, and its waits.

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias, final
 
 from telegrad.critical import critical
 from telegrad.errors import DecodeError, WorkerLostError
+from telegrad.rpc.base.call_record import CallFacts, CallObserver, CallRecord
 from telegrad.rpc.base.failure import rebuild_failure
-from telegrad.rpc.base.interceptor import CallRecord
 from telegrad.rpc.base.life import Life
 from telegrad.rpc.base.limits import Limits, seconds
 from telegrad.rpc.base.served_call import innermost_served_call
@@ -83,6 +83,9 @@ class Calling:
         inbox: Hands over replies and losses.
         limits: The limits for which root calls wait.
         timeout: The timeout of calls that give none, in seconds.
+
+    Attributes:
+        observers: The observers of the calls that this worker makes and serves.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class Calling:
         self._deadlines = deadlines
         self._submit = submit
         self._timeout = timeout
+        self.observers: list[CallObserver] = []
         self._reads = exchange.reader
         self._delivery = Delivery(life, codec, deadlines, exchange, limits, self.request)
         self._life, self._lock = self._delivery.life, self._delivery.lock
@@ -201,20 +205,24 @@ class Calling:
         if loss is None:
             sealed = self._codec.seal(to, kind, record, payload, reply=False)
             sealed.envelope.depth = depth
-        future = new_future(self._submit, "the call of %s on %r", function, to.name)
         here = to.name == self._name
         root = depth == 0 and not at_once and not here
         call = PendingCall(
             to,
             record,
-            future,
             None if here else self._reads,  # the thread that serves it may want to read
-            future._made,
+            time.monotonic(),
             limit,
             values=True,
             parent=parent,
             again=again,
         )
+        call.future = future = new_future(
+            self._submit, "the call of %s on %r", function, to.name, call=call
+        )
+        if self.observers:
+            record.facts = CallFacts(kind, to, False, call.started, call, self.observers)
+            future._wakers.append(call.ended)
         try:
             if loss is None:
                 self._delivery.start(call, sealed, root=root)
@@ -234,11 +242,11 @@ class Calling:
         """Sends a protocol request, for at most `limit` seconds; see `Messages.request`."""
         memory = partial(self._codec.memory, to)
         sealed = Sealed(write_body(kind, body, memory=memory))
-        future = new_future(self._submit, f"{kind} to {to.name!r}")
         record = CallRecord(kind, most=most)
-        call = PendingCall(to, record, future, self._reads, future._made, limit, values=False)
+        call = PendingCall(to, record, self._reads, time.monotonic(), limit, values=False)
+        call.future = new_future(self._submit, f"{kind} to {to.name!r}", call=call)
         self._delivery.start(call, sealed)
-        return future
+        return call.future
 
     def labels(self) -> list[str]:
         """Returns the calls that wait for their reply, in words, the oldest first."""
@@ -276,6 +284,8 @@ class Calling:
                 )
             )
             return
+        if call.record.facts is not None:
+            call.record.facts.reply = envelope
         if envelope.kind == REPLY and self._codec.says_nothing(envelope):  # as for many calls
             call.future.try_set_result(None)
             return

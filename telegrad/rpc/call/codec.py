@@ -18,8 +18,9 @@ from typing import Any, Final, TypeVar, final
 import numpy as np
 
 from telegrad.errors import DecodeError, EncodeError
+from telegrad.rpc.base.call_record import CallRecord
 from telegrad.rpc.base.failure import Contained
-from telegrad.rpc.base.interceptor import CallRecord, Interceptor, Message
+from telegrad.rpc.base.interceptor import Interceptor, Message
 from telegrad.rpc.call.device_maps import Devices
 from telegrad.transport import get_logger
 from telegrad.types import WorkerInfo

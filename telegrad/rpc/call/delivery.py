@@ -19,8 +19,8 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
+from telegrad.rpc.base.call_record import CallRecord
 from telegrad.rpc.base.failure import fresh_copy, without_frames
-from telegrad.rpc.base.interceptor import CallRecord
 from telegrad.rpc.base.life import Life
 from telegrad.rpc.base.limits import Limits
 from telegrad.rpc.base.served_call import still_runs
@@ -122,15 +122,14 @@ class Delivery:
             left -= call.elapsed
         else:
             call.number, call.withdraw = self.life.requests.draw(), self.cancel
-            call.future._stands_for(call, call)  # a circle, until the future is completed
+            if call.record.facts is not None:
+                call.record.facts.begin(envelope)
         envelope.call, envelope.time_left = call.number, left if left > 0.0 else 0.0
         size = None
         if root:
             size = len(envelope.document)  # headers are small by nature
             if envelope.externals:
-                size += len(envelope.externals)
-            if envelope.buffers:
-                size += sum([memoryview(buffer).nbytes for buffer in envelope.buffers])
+                size += envelope.beside()
         with critical.section, self.lock:
             do = self.life.send(call, sealed, size)
         if left <= SOON_SECONDS and call.deadline is None:
@@ -155,7 +154,8 @@ class Delivery:
     def start_away(self, call: PendingCall, loss: WorkerLostError) -> None:
         """Enters a call whose callee is known as lost, and which waits for its return."""
         call.number, call.withdraw = self.life.requests.draw(), self.cancel
-        call.future._stands_for(call, call)
+        if call.record.facts is not None:
+            call.record.facts.begin(None)
         with critical.section, self.lock:
             actions = self.life.send_away(call)
         self.carry_out(actions, _Why(self.closed_error() if self.life.closed else loss))
@@ -373,7 +373,7 @@ class Delivery:
         """Sends a call to the successor of its callee; in the pool."""
         if call.limit == math.inf and call.deadline is not None:
             call.deadline.cancel()
-        call.record = CallRecord(call.record.function)
+        call.record = CallRecord(call.record.function, facts=call.record.facts)
         try:
             sealed = self._codec.seal(call.peer, CALL, call.record, again.payload, reply=False)
             sealed.envelope.depth = 0 if call.parent is None else call.parent.depth + 1

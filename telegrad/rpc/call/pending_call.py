@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from telegrad.errors import WorkerLostError
-from telegrad.rpc.base.interceptor import CallRecord
+from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
+from telegrad.rpc.base.call_record import CallRecord, Outcome, Phase
 from telegrad.rpc.base.served_call import ServedCall
 from telegrad.rpc.call.admission import Window
 from telegrad.rpc.future.future import Future
@@ -28,6 +28,16 @@ class State(Enum):
     AWAY = "it waits for the return of its callee"
     GIVEN_UP = "nobody waits for its reply"
     OVER = "it has ended"
+
+
+_PHASES: Final = {
+    State.POSTED: Phase.POSTED, State.GIVEN_UP: Phase.OVER, State.OVER: Phase.OVER
+}  # fmt: skip
+_OUTCOMES: Final = (
+    (CallTimeoutError, Outcome.TIMEOUT),
+    (CallCancelledError, Outcome.CANCELLED),
+    (WorkerLostError, Outcome.LOST),
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +70,6 @@ class PendingCall(Driven):
     Attributes:
         peer: The callee; for a call that is sent again, in its latest incarnation.
         record: The state that interceptors keep between the request and its reply.
-        future: The future that the verb returned.
         reads: Lets a thread that waits for the reply read the messages from the peer; None for a
             user's call to this worker itself, whose reply no message brings.
         started: The time of its start, on the clock of `time.monotonic`.
@@ -69,6 +78,8 @@ class PendingCall(Driven):
         parent: The served call that made it, and whose end by cancellation is its own.
         again: The means to send it again; None for nearly all calls.
         number: Its id; 0 until it is drawn.
+        future: The future that the verb returned. The two refer to each other until it is
+            completed.
         state: Its state, which `CallLife` alone changes.
         window: The window of its peer in which it has a place, if it is a root call; see
             `admission`.
@@ -79,7 +90,6 @@ class PendingCall(Driven):
 
     peer: WorkerInfo
     record: CallRecord
-    future: Future[Any]
     reads: Reads | None
     started: float
     limit: float
@@ -87,6 +97,7 @@ class PendingCall(Driven):
     parent: ServedCall | None = None
     again: Again | None = None
     number: int = 0
+    future: Future[Any] = field(init=False)
     state: State = State.NEW
     window: Window | None = None
     deadline: Deadline | None = None
@@ -97,6 +108,21 @@ class PendingCall(Driven):
         """Withdraws the call: its future was cancelled."""
         if self.withdraw is not None:
             self.withdraw(self.number)
+
+    def ended(self) -> None:
+        """Tells the observers: its future was completed."""
+        facts, error = self.record.facts, self.future._error
+        assert facts is not None
+        if error is None:
+            outcome = Outcome.ERROR if self.future._fails else Outcome.VALUE
+        else:
+            outcome = next((o for kind, o in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
+        facts.end(outcome)
+
+    @property
+    def phase(self) -> Phase:
+        """The phase in which its caller sees it."""
+        return _PHASES.get(self.state, Phase.WAITING)
 
     @property
     def elapsed(self) -> float:

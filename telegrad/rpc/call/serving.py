@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Sequence
 from functools import partial
 from types import FunctionType
 from typing import Any, final
@@ -26,15 +27,22 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
+from telegrad.rpc.base.call_record import CallFacts, CallObserver, CallRecord, Outcome
 from telegrad.rpc.base.failure import describe_failure, fresh_copy
-from telegrad.rpc.base.interceptor import CallRecord
 from telegrad.rpc.base.served_call import ServedCall, current_served_call, enter_served_call
 from telegrad.rpc.call.admission import ASK, WITHDRAW
 from telegrad.rpc.call.admission_callee import CalleeAdmission
 from telegrad.rpc.call.codec import MessageCodec, Sealed, unreadable
 from telegrad.rpc.call.pending_call import WHERE, tell
 from telegrad.rpc.call.runner import Runner
-from telegrad.rpc.call.user_call import Admit, CallMode, Prepare, UserCall, plain_function
+from telegrad.rpc.call.user_call import (
+    Admit,
+    CallMode,
+    Prepare,
+    UserCall,
+    name_call,
+    plain_function,
+)
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.pool.inbox import Inbox
 from telegrad.rpc.pool.pool import Pool
@@ -69,6 +77,7 @@ class Serving:
         inbox: Hands over requests and losses.
         admission: Bounds the bytes that it takes in at once.
         most_calls: The most calls of one caller at once.
+        observers: The observers of these calls; there may be more later.
 
     Attributes:
         worker: This worker's name.
@@ -86,6 +95,7 @@ class Serving:
         inbox: Inbox,
         admission: CalleeAdmission,
         most_calls: int,
+        observers: Sequence[CallObserver],
     ) -> None:
         self.worker = worker
         self._codec = codec
@@ -96,6 +106,7 @@ class Serving:
         self.admission = admission
         self._lock = threading.Lock()
         self._most_calls = most_calls
+        self._observers = observers
         # The calls that are served, the oldest first, by the caller's incarnation and the number.
         self._calls: dict[tuple[int, int], ServedCall] = {}
         self._counts: dict[int, int] = {}  # their number, by the caller's incarnation
@@ -127,17 +138,17 @@ class Serving:
                 call, after the interceptors. The UserCall's value is the reply. An exception of
                 `prepare` is the reply, too.
         """
-        self.serve_named(kind, lambda caller, document: prepare)
+        self.serve_named(kind, lambda call, document: prepare)
 
     def serve_named(self, kind: str, admit: Admit) -> None:
         """Registers the server of requests of a kind that name the called function.
 
         Args:
             kind: The envelope's kind.
-            admit: `admit(caller, document) -> prepare` runs in the pool, in the Context of the
-                call, before anything of the request is decoded, and returns the `prepare` of
-                `serve`. An exception is the reply: nothing of the request's arguments is ever
-                built.
+            admit: `admit(call, document) -> prepare` runs in the pool, in the Context of the
+                call, before anything of the request is decoded, names the function in the call's
+                record, and returns the `prepare` of `serve`. An exception is the reply: nothing of
+                the request's arguments is ever built.
         """
         handler = partial(self.accept, admit)
         self._inbox.register(kind, handler, anywhere=True, takes_failed=True)
@@ -159,6 +170,9 @@ class Serving:
             self._calls[key] = call
             count = self._counts[key[0]] = self._counts.get(key[0], 0) + 1
             expired = self._early.pop(key, None) if self._early else None
+        if self._observers:
+            record.facts = CallFacts(kind, caller, True, now, call, self._observers)
+            record.facts.begin(envelope)
         if expired is not None:
             call.cancelled, call.expired = True, expired
         if count > self._most_calls:
@@ -167,7 +181,7 @@ class Serving:
                 "as many as it takes of one worker (Limits.served_calls_per_peer); wait for some "
                 "first"
             )
-            self._refuse(call, envelope, message)
+            self._refuse(call, envelope, PoolExhaustedError(message))
             return
         context = self._pool.new_context()
         nested = depth > 0
@@ -182,11 +196,13 @@ class Serving:
                     f"{pool.threads} threads, all busy, and takes no further {which} call; call "
                     "less at a time, or make the functions async def"
                 )
-            self._refuse(call, envelope, message)
+            self._refuse(call, envelope, PoolExhaustedError(message))
 
-    def _refuse(self, call: ServedCall, envelope: Envelope, words: str) -> None:
-        error = PoolExhaustedError(words)
-        self._codec.drop(call.caller, call.record, envelope, error)
+    def _refuse(self, call: ServedCall, envelope: Envelope, error: BaseException) -> None:
+        """Fails a call whose request is not opened."""
+        if call.record.function == envelope.kind:
+            name_call(call, envelope.document)
+        self._codec.drop(call.caller, call.record, envelope, fresh_copy(error))
         self._fail(call, error)
 
     def calls(self) -> list[ServedCall]:
@@ -253,22 +269,19 @@ class Serving:
         """Serves a call in the pool, inside the Context in which the function runs."""
         enter_served_call(call)
         if call.cancelled or call.deadline <= time.monotonic():
-            given_up = call.given_up()
-            self._codec.drop(call.caller, call.record, envelope, given_up)
-            self._fail(call, given_up)
+            name_call(call, envelope.document)
+            self._refuse(call, envelope, call.given_up())
             return
         if envelope.failure is not None:  # its document may be missing, too
             failure = unreadable(
                 envelope.failure, self.worker, call.caller, envelope.kind, envelope
             )
-            self._codec.drop(call.caller, call.record, envelope, failure)
-            self._fail(call, failure)
+            self._refuse(call, envelope, failure)
             return
         try:
-            admitted = admit(call.caller, envelope.document)
+            admitted = admit(call, envelope.document)
         except BaseException as error:  # at the top of a remote handler
-            self._codec.drop(call.caller, call.record, envelope, fresh_copy(error))
-            self._fail(call, error)
+            self._refuse(call, envelope, error)
             return
         try:
             known = type(admitted) is UserCall  # it has no arguments
@@ -401,6 +414,10 @@ class Serving:
                 sealed.take_back()
                 sealed = self._seal_failure(call, error)
         sealed.envelope.call = call.number
+        facts = call.record.facts
+        if facts is not None:  # first: a caller that has the reply finds it told
+            facts.reply = sealed.envelope
+            facts.end(Outcome.VALUE if sealed.envelope.kind == REPLY else call.failed())
         try:
             self._post(call.caller, sealed.envelope)
         except (WorkerLostError, UnknownWorkerError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
@@ -12,6 +13,7 @@ from typing import Any, Final, TypeAlias, TypeGuard, final
 
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc.base.ambient import find_agent
+from telegrad.rpc.base.served_call import ServedCall
 from telegrad.rpc.functions import is_async_execution
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.policy.bounds import check_call
@@ -129,7 +131,8 @@ class UserCall:
 Prepare: TypeAlias = Callable[[WorkerInfo, object], UserCall]
 # Makes that function before the arguments are decoded, from the document of the request; or the
 # UserCall itself, if it has no arguments; or raises the reason why this caller may not call it.
-Admit: TypeAlias = Callable[[WorkerInfo, bytes], Prepare | UserCall]
+# It sets the name of the function in the call's record first.
+Admit: TypeAlias = Callable[[ServedCall, bytes], Prepare | UserCall]
 
 
 def call_name(func: object) -> str:
@@ -274,13 +277,13 @@ def _refuse_what_stays_here(name: str) -> None:
 
 
 def admit_function(
-    resolve: Resolve, caller: WorkerInfo, head: Mapping[str, object]
+    resolve: Resolve, call: ServedCall, head: Mapping[str, object]
 ) -> tuple[str, Callable[..., Any]]:
     """Finds at the callee the function that `call_payload` names, before arguments are decoded.
 
     Args:
         resolve: Finds the function, if this caller may call it; `CallablePolicy.resolve`.
-        caller: The worker that calls.
+        call: The call, whose record gets the function's name.
         head: The part of the payload before the arguments.
 
     Returns:
@@ -294,7 +297,19 @@ def admit_function(
     name, script = head.get("func"), head.get("script", "")
     if type(name) is not str or type(script) is not str:
         raise DecodeError(NO_CALL)
-    return name, resolve(name, script=script, caller=caller)
+    call.record.function = name
+    return name, resolve(name, script=script, caller=call.caller)
+
+
+def name_call(call: ServedCall, document: bytes) -> None:
+    """Names a call that will not be admitted by what its document says, if that can be read."""
+    with contextlib.suppress(DecodeError):
+        head = read_head(document, ARGUMENTS)
+        name, method = head.get("func"), head.get("method")
+        if isinstance(name, str):
+            call.record.function = name
+        elif isinstance(method, str):
+            call.record.function = f"RRef.{method}"
 
 
 def read_arguments(payload: object, name: str) -> tuple[list[Any], dict[str, Any]]:
@@ -312,7 +327,7 @@ def read_arguments(payload: object, name: str) -> tuple[list[Any], dict[str, Any
     raise DecodeError(NO_CALL)
 
 
-def admit_call(resolve: Resolve, caller: WorkerInfo, document: bytes) -> Prepare | UserCall:
+def admit_call(resolve: Resolve, call: ServedCall, document: bytes) -> Prepare | UserCall:
     """Returns the function that makes the UserCall of a `call_payload` from its arguments.
 
     For a call without arguments returns the UserCall itself.
@@ -324,9 +339,10 @@ def admit_call(resolve: Resolve, caller: WorkerInfo, document: bytes) -> Prepare
     """
     if (ref := called_by(document)) is not None:
         name, script = ref
-        func = resolve(name, script=script, caller=caller)
+        call.record.function = name
+        func = resolve(name, script=script, caller=call.caller)
         return UserCall(func, (), {}, mode_of(func), name)
-    name, func = admit_function(resolve, caller, read_head(document, ARGUMENTS))
+    name, func = admit_function(resolve, call, read_head(document, ARGUMENTS))
 
     def prepare(caller: WorkerInfo, payload: object) -> UserCall:
         del caller

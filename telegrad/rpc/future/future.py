@@ -197,7 +197,13 @@ class Future(Awaited, Generic[T]):
         # The library reads the errors of its own.
         self._unread: Origin | None = origin_of_caller(sys._getframe(1))
 
-    def _begin(self, dispatch: Dispatch | None, words: str, about: tuple[object, ...]) -> None:
+    def _begin(
+        self,
+        dispatch: Dispatch | None,
+        words: str,
+        about: tuple[object, ...],
+        call: Callable[[], object] | None = None,
+    ) -> None:
         self._undone = [True]  # emptied by the thread that completes it
         self._state = _PENDING
         self._value: T | None = None
@@ -208,11 +214,11 @@ class Future(Awaited, Generic[T]):
         self._reports: Reports | None = None
         self._resolver = 0  # the thread that decodes
         self._readers: list[Waker] = _EMPTY  # of threads that wait for that one
-        self._source: object = None  # the source that will complete it; see `comes_from`
+        self._source: object = call  # the source that will complete it; see `comes_from`
         self._wakers: list[Waker] = []
         self._callbacks: list[Callable[[], None]] = []
         self._dispatch = dispatch
-        self._on_cancel: Callable[[], object] | None = None  # set while it is pending
+        self._on_cancel = call  # the function that `cancel()` calls, while it is pending
         self._words, self._about = words, about
         self._made = time.monotonic()
 
@@ -544,10 +550,6 @@ class Future(Awaited, Generic[T]):
         """Does what `add_done_callback` does, but never on an event loop. For the library."""
         self._subscribe(_DoneCallback(self, callback))
 
-    def _stands_for(self, call: object, on_cancel: Callable[[], object]) -> None:
-        """Does what `comes_from` and `_let_cancel` do; before any other thread has the future."""
-        self._source, self._on_cancel = call, on_cancel
-
     def _let_cancel(self, on_cancel: Callable[[], object]) -> None:
         """Sets the function that `cancel()` calls, once, when it has completed this.
 
@@ -745,16 +747,19 @@ def wait_or_cancel(future: Future[T]) -> T:
         raise
 
 
-def new_future(dispatch: Dispatch | None, label: str, *about: object) -> Future[Any]:
+def new_future(
+    dispatch: Dispatch | None, label: str, *about: object, call: Callable[[], object] | None = None
+) -> Future[Any]:
     """For the library: returns a future that the library completes.
 
     Args:
         dispatch: Runs callbacks in the pool when it is completed on a loop of telegrad's.
         label: The name in errors of the call that it stands for.
         *about: The arguments of `label`, if any: it is then a format, as for a logger.
+        call: The call whose reply it stands for; cancelling the future calls this.
     """
     future: Future[Any] = Future.__new__(Future)
-    future._begin(dispatch, label, about)
+    future._begin(dispatch, label, about, call)
     return future
 
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from telegrad.critical import in_section
 from telegrad.errors import CallTimeoutError, ValueNotFoundError, WorkerLostError
+from telegrad.rpc.base.call_record import CallRecord
 from telegrad.rpc.base.failure import fresh_copy, without_frames
-from telegrad.rpc.base.interceptor import CallRecord
 from telegrad.rpc.base.limits import seconds
 from telegrad.rpc.base.served_call import time_left
 from telegrad.rpc.call.codec import Prepared

@@ -22,7 +22,8 @@ from telegrad.errors import (
     ValueNotFoundError,
     WorkerLostError,
 )
-from telegrad.rpc.base.interceptor import CallRecord, Interceptor, Message
+from telegrad.rpc.base.call_record import CallRecord
+from telegrad.rpc.base.interceptor import Interceptor, Message
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.rref.calls import NAME, Creation, RRefCalls
 from telegrad.rpc.rref.protocol import ForkId, RRefId, fork_id, rref_id

@@ -228,7 +228,7 @@ class RRefServing:
 
     def admit(
         self,
-        caller: WorkerInfo,
+        call: ServedCall,
         head: Mapping[str, object],
         produce: Produce | None = None,
         *,
@@ -237,8 +237,9 @@ class RRefServing:
         """Returns what prepares the method that a request names, before its arguments are decoded.
 
         Args:
-            caller: Who asks; what it may call is checked, here where the value is there already.
-            head: What stands before the arguments.
+            call: The request; what its caller may call is checked, here where the value is there
+                already.
+            head: The part of the document before the arguments.
             produce: Makes a stream of the method, a generator; None for a call of it, or to read
                 an attribute.
             reads: True to answer [True, None] for a method, and else [False, the attribute].
@@ -250,18 +251,19 @@ class RRefServing:
         name, rref = head.get("method"), _read_rref(self._registry, head.get("rref"))
         if not isinstance(name, str):
             raise DecodeError("the body of a method call is not {rref, method, args, kwargs}")
+        call.record.function = f"RRef.{name}"
         if name[:1] == "_" and (reads or name != "__call__"):
             refused = CallRefusedError(
                 f"{name[:500]!r} begins with an underscore and is not had of an RRef's value "
                 f"at {self._registry.me.name!r}"
             )
-            self._agent.permissions.record(caller, name, "PRIVATE_NAME", refused, None)
+            self._agent.permissions.record(call.caller, name, "PRIVATE_NAME", refused, None)
             raise refused
         method = AdmittedMethod(rref, name, reads)
         value = self._registry.value(rref)
         if value is not None and value.done() and not value._failed:
             method.judged, method.value = True, value.value()
-            self._agent.permissions.check_method(method.value, name, caller)
+            self._agent.permissions.check_method(method.value, name, call.caller)
         return partial(self._prepare_method, method, produce)
 
     def _prepare_method(
@@ -363,21 +365,22 @@ class RRefServing:
     def _prepare_fetch(self, caller: WorkerInfo, payload: object) -> UserCall:
         return self.on_value(caller, payload, "to_here", _fetched)
 
-    def _admit_call(self, caller: WorkerInfo, document: bytes) -> Prepare:
-        return self.admit(caller, read_head(document, ARGUMENTS))
+    def _admit_call(self, call: ServedCall, document: bytes) -> Prepare:
+        return self.admit(call, read_head(document, ARGUMENTS))
 
-    def _admit_read(self, caller: WorkerInfo, document: bytes) -> Prepare:
-        return self.admit(caller, read_head(document, ARGUMENTS), reads=True)
+    def _admit_read(self, call: ServedCall, document: bytes) -> Prepare:
+        return self.admit(call, read_head(document, ARGUMENTS), reads=True)
 
-    def _admit_creation(self, caller: WorkerInfo, document: bytes) -> Prepare | UserCall:
+    def _admit_creation(self, call: ServedCall, document: bytes) -> Prepare | UserCall:
         if (ref := called_by(document)) is not None:
-            func = self._agent.permissions.resolve(ref.name, script=ref.script, caller=caller)
+            call.record.function = ref.name
+            func = self._agent.permissions.resolve(ref.name, script=ref.script, caller=call.caller)
             if mode_of(func) is CallMode.PLAIN:
                 return UserCall(_Creation(self._registry, func).make, (), {}, name=ref.name)
         head = read_head(document, ARGUMENTS)
         if "method" in head:
-            return partial(self._prepare_creation, self.admit(caller, head))
-        name, func = admit_function(self._agent.permissions.resolve, caller, head)
+            return partial(self._prepare_creation, self.admit(call, head))
+        name, func = admit_function(self._agent.permissions.resolve, call, head)
 
         def prepare_function(_: WorkerInfo, payload: object) -> UserCall:
             return UserCall(func, *read_arguments(payload, name), mode_of(func), name)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from telegrad.rpc.base.served_call import ServedCall
 from telegrad.rpc.call.user_call import ARGUMENTS, Prepare, UserCall
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.rref.calls import Method, RRefCalls
@@ -68,7 +69,7 @@ def attach_to(agent: AgentCore) -> None:
         generator = UserCall(call.func, call.args, call.kwargs, name=call.name)
         return producers.produce(caller, number, generator)
 
-    def admit(caller: WorkerInfo, document: bytes) -> Prepare:
-        return serving.admit(caller, read_head(document, ARGUMENTS), produce)
+    def admit(call: ServedCall, document: bytes) -> Prepare:
+        return serving.admit(call, read_head(document, ARGUMENTS), produce)
 
     agent.serving.serve_named(METHOD_STREAM, admit)

@@ -26,8 +26,8 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
+from telegrad.rpc.base.call_record import CallRecord
 from telegrad.rpc.base.failure import fresh_copy, rebuild_failure, without_frames
-from telegrad.rpc.base.interceptor import CallRecord
 from telegrad.rpc.base.served_call import ServedCall, current_served_call, still_runs
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.future.unread import Origin, Report, Reports, reports_of

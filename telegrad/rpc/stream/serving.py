@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, final
 from telegrad.critical import critical
 from telegrad.errors import DecodeError, EncodeError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc.base.failure import describe_failure
-from telegrad.rpc.base.served_call import current_served_call
+from telegrad.rpc.base.served_call import ServedCall, current_served_call
 from telegrad.rpc.call.user_call import (
     ARGUMENTS,
     CallMode,
@@ -330,9 +330,9 @@ class StreamProducers:
         with critical.section, self._changed:
             self._changed.wait_for(lambda: not self._productions, seconds)
 
-    def _admit(self, caller: WorkerInfo, document: bytes) -> Prepare:
+    def _admit(self, call: ServedCall, document: bytes) -> Prepare:
         name, func = admit_function(
-            self.agent.permissions.resolve, caller, read_head(document, ARGUMENTS)
+            self.agent.permissions.resolve, call, read_head(document, ARGUMENTS)
         )
 
         def prepare(caller: WorkerInfo, payload: object) -> UserCall:

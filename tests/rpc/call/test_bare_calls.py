@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from telegrad.rpc.call.user_call import (
     called_by,
     read_arguments,
 )
+from telegrad.rpc.seams import CallRecord, ServedCall
 from telegrad.types import WorkerInfo
 from telegrad.wire import Encoded, FunctionRef, decode, encode, read_head
 from tests.rpc import remote_code
@@ -78,8 +80,9 @@ def test_each_call_is_judged_anew() -> None:
         return remote_code.who
 
     document = bare_call(FunctionRef("__main__:f", "s.py")).document
+    call = ServedCall("w1", CALLER, 1, CallRecord("rpc.call"), math.inf, 0)
     for _ in range(2):
-        found = admit_call(resolve, CALLER, document)
+        found = admit_call(resolve, call, document)
         assert isinstance(found, UserCall)
         assert (found.func, found.mode, found.name) == (
             remote_code.who,
@@ -88,6 +91,6 @@ def test_each_call_is_judged_anew() -> None:
         )
         assert (*found.args, *found.kwargs) == ()
     with pytest.raises(CallRefusedError):
-        admit_call(resolve, CALLER, document)
+        admit_call(resolve, call, document)
     assert asked == [("__main__:f", "s.py")] * 3
     assert read_head(document, ARGUMENTS)["func"] == "__main__:f"

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from telegrad import rpc
 from telegrad.errors import CallTimeoutError, WorkerLostError
 from telegrad.rpc import seams
-from telegrad.rpc.base.interceptor import CallRecord
+from telegrad.rpc.base.call_record import CallRecord
 from telegrad.rpc.base.served_call import ServedCall
 from telegrad.rpc.call import calling, delivery
 from telegrad.rpc.call.call_life import Action, CallLife, Do
@@ -38,8 +38,9 @@ def made(
     peer: WorkerInfo, *, again: bool = False, limit: float = math.inf, values: bool = True
 ) -> PendingCall:
     means = Again(None, RETRY, math.inf, lambda _: None, lambda _: None, None) if again else None
-    future = new_future(None, "a call")
-    return PendingCall(peer, CallRecord("f"), future, None, 0.0, limit, values=values, again=means)
+    call = PendingCall(peer, CallRecord("f"), None, 0.0, limit, values=values, again=means)
+    call.future = new_future(None, "a call", call=call)
+    return call
 
 
 class Lives(RuleBasedStateMachine):

@@ -21,7 +21,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
 from telegrad.rpc import Limits
-from telegrad.rpc.base.interceptor import CallRecord
+from telegrad.rpc.base.call_record import CallRecord
 from telegrad.rpc.base.served_call import ServedCall, enter_served_call, last_served_call
 from telegrad.rpc.call import serving
 from telegrad.rpc.call.serving import CANCEL, EXPIRE

@@ -10,7 +10,8 @@ import pytest
 import telegrad.dist_autograd  # noqa: F401 - teaches the codec Tensors
 from telegrad.autograd import Tensor
 from telegrad.errors import DecodeError, EncodeError
-from telegrad.rpc.base.interceptor import CallRecord, Interceptor, Message
+from telegrad.rpc.base.call_record import CallRecord
+from telegrad.rpc.base.interceptor import Interceptor, Message
 from telegrad.rpc.call.codec import MessageCodec, Sealed
 from telegrad.types import WorkerInfo
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 
 from telegrad import rpc
-from telegrad.rpc.base.interceptor import CallRecord
+from telegrad.rpc.base.call_record import CallRecord
 from telegrad.rpc.base.served_call import ServedCall
 from telegrad.rpc.call.pending_call import PendingCall
 from telegrad.rpc.deadlock.graph import (
@@ -180,9 +180,8 @@ def test_what_a_task_waits_for_is_seen(how: str) -> None:
         futures: list[rpc.Future[Any]] = [rpc.Future() for _ in range(3)]
         record = CallRecord("f")
         for number, future in enumerate(futures[:2]):
-            call = PendingCall(
-                OTHER, record, future, None, 0.0, math.inf, values=True, number=number
-            )
+            call = PendingCall(OTHER, record, None, 0.0, math.inf, values=True, number=number)
+            call.future = future
             comes_from(future, call)
         asks = ServedCall("w1", OTHER, 99, CallRecord("rpc.call"), math.inf, 0)
         asks.runner = task(function(*futures))

@@ -14,7 +14,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import NotEnoughResultsError, WaitCycleError
 from telegrad.rpc import seams
-from telegrad.rpc.base.interceptor import CallRecord
+from telegrad.rpc.base.call_record import CallRecord
 from telegrad.rpc.base.served_call import ServedCall
 from telegrad.rpc.deadlock import probe as wait_probe
 from telegrad.rpc.deadlock.graph import WaitPath

@@ -13,7 +13,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError
-from telegrad.rpc.base.interceptor import CallRecord
+from telegrad.rpc.base.call_record import CallRecord
 from telegrad.rpc.base.served_call import ServedCall, current_served_call, enter_served_call
 from telegrad.testing import leaks
 from telegrad.types import WorkerInfo

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import tracemalloc
@@ -15,7 +16,7 @@ from telegrad.errors import CallRefusedError, DecodeError, FunctionNotFoundError
 from telegrad.rpc.call.user_call import UserCall, admit_call
 from telegrad.rpc.rref.protocol import RRefId
 from telegrad.rpc.rref.serving import AdmittedMethod
-from telegrad.rpc.seams import current_agent, reference_of
+from telegrad.rpc.seams import CallRecord, ServedCall, current_agent, reference_of
 from telegrad.transport.security.audit import CALL_REFUSED, Audit
 from telegrad.types import WorkerInfo
 from telegrad.wire import encode, read_head
@@ -27,6 +28,7 @@ from tests.rpc.conftest import Job, MakeJob
 from tests.rpc.policy import callable_code as code
 
 SECONDS = 20.0
+CALL = ServedCall("w1", WorkerInfo("w0", 0, 1), 1, CallRecord("rpc.call"), math.inf, 0)
 
 
 @pytest.fixture
@@ -124,7 +126,7 @@ def test_an_rref_in_a_refused_call_is_given_back(exposed: Job) -> None:
 
 def test_what_is_called_stands_before_its_arguments() -> None:
     def admitted(payload: Mapping[str, object]) -> str:
-        found = admit_call(resolve, WorkerInfo("w0", 0, 1), encode(payload).document)
+        found = admit_call(resolve, CALL, encode(payload).document)
         if not isinstance(found, UserCall):  # it has arguments
             found = found(WorkerInfo("w0", 0, 1), payload)
         return found.name
@@ -172,7 +174,7 @@ def test_a_call_does_not_name_two_functions() -> None:
     one = encode({"func": "m:ok", "args": [], "kwargs": {}}).document
     two = encode({"func": "os:system"}).document
     document = bytes([one[0] + 1]) + one[1:] + two[1:]
-    prepare = admit_call(resolve, WorkerInfo("w0", 0, 1), document)
+    prepare = admit_call(resolve, CALL, document)
     assert asked == ["m:ok"]
     assert not isinstance(prepare, UserCall)
     with pytest.raises(DecodeError, match="in this order"):

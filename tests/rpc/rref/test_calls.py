@@ -15,7 +15,7 @@ from telegrad.errors import (
 )
 from telegrad.rpc import Future, seams
 from telegrad.rpc.agent.options import RpcOptions
-from telegrad.rpc.base.interceptor import CallRecord
+from telegrad.rpc.base.call_record import CallRecord
 from telegrad.rpc.future.future import new_future
 from telegrad.rpc.future.unread import UnreadErrors
 from telegrad.rpc.rref.calls import RRefCalls

@@ -47,7 +47,7 @@ def place():
 
 def is_waiting():
     '''The main thread polls; before a move to TCP it sleeps, where no lock of telegrad's is held.'''
-    if DIRECT == 'tcp' and (found := place())[0] is Gate._wait.__code__:
+    if DIRECT == 'tcp' and (found := place())[0] is Gate._sleep.__code__:
         threading.Event().wait(0.02)
         return place() == found
     return shields and shields[-1].polling

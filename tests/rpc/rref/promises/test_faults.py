@@ -18,7 +18,7 @@ from telegrad.errors import (
     ValueNotFoundError,
 )
 from telegrad.rpc import Future, RRef
-from telegrad.rpc.base.interceptor import CallRecord
+from telegrad.rpc.base.call_record import CallRecord
 from telegrad.rpc.call.user_call import call_payload
 from telegrad.rpc.rref.calls import NAME, Creation
 from telegrad.rpc.seams import current_agent, reference_of
