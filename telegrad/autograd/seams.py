@@ -8,7 +8,6 @@ from telegrad.autograd.graph.graph_task import add_to
 from telegrad.autograd.graph.halves import HalvedBackward
 from telegrad.autograd.graph.user_warning import warn_user
 from telegrad.autograd.tensor.tensor import (
-    accumulate_grad,
     array_of,
     change_rows,
     edge_of,
@@ -21,7 +20,6 @@ from telegrad.autograd.tensor.tensor import (
 
 __all__ = [
     "HalvedBackward",
-    "accumulate_grad",
     "add_to",
     "array_of",
     "cast_as",

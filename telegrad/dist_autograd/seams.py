@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from telegrad.dist_autograd.api import AutogradContext, attach_to, backward_from_rref
+from telegrad.dist_autograd.api import attach_to, backward_from_rref
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Ambient, ambient_context, enter_ambient, leave_ambient
 from telegrad.dist_autograd.functions import ROW_SPARSE, TENSOR, RecvFunction, SendFunction
@@ -12,7 +12,6 @@ __all__ = [
     "ROW_SPARSE",
     "TENSOR",
     "Ambient",
-    "AutogradContext",
     "Container",
     "PassGradients",
     "RecvFunction",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from telegrad.wire import names
 from telegrad.wire.body import read_body, write_body
 from telegrad.wire.decoder import decode, decode_exception
-from telegrad.wire.document import DEFAULT_LIMITS, SMALL_LIMITS, Allowance, DecodeLimits, read_head
+from telegrad.wire.document import DEFAULT_LIMITS, SMALL_LIMITS, DecodeLimits, read_head
 from telegrad.wire.encoder import Encoded, encode, encode_exception
 from telegrad.wire.envelope import Buffer, Envelope
 from telegrad.wire.exceptions import add_note, builtin_base
@@ -95,7 +95,6 @@ __all__ = [
     "PIECE_BYTES",
     "SHADOW_BYTES",
     "SMALL_LIMITS",
-    "Allowance",
     "Assembly",
     "Blocks",
     "Buffer",

@@ -86,9 +86,7 @@ def decode(
     return value
 
 
-def decode_exception(
-    plain: object, *, functions: Functions | None = None, limits: DecodeLimits = DEFAULT_LIMITS
-) -> BaseException:
+def decode_exception(plain: object, *, functions: Functions | None = None) -> BaseException:
     """Rebuilds an exception from the output of `encode_exception`.
 
     It gets its own class if that is imported here and derives from Exception; else it becomes a
@@ -97,7 +95,7 @@ def decode_exception(
     Raises:
         DecodeError: `plain` is not a description of an exception.
     """
-    return unpack_exception(plain, _Document((), functions, 0, limits, None).part)
+    return unpack_exception(plain, _Document((), functions, 0, DEFAULT_LIMITS, None).part)
 
 
 def _unpack_counted(
