@@ -91,9 +91,9 @@ FIRST_ROWS = (  # 200 mutants
     Row("membership", 10, "rendezvous/membership.py::Membership,_duplicate,_numbers_problem,place_problem",
         "rendezvous/test_membership.py rendezvous/test_start_when.py rendezvous/test_abandoned.py"),
     Row("collectives", 8, "collectives/groups/forming.py collectives/mailbox.py",
-        "collectives/test_forming.py collectives/test_mailbox.py"),
+        "collectives/groups/test_forming.py collectives/test_mailbox.py"),
     Row("training", 5, "parallel/bucket.py parallel/optimizer/rounds.py::Rounds,StepCounts",
-        "parallel/test_bucket.py parallel/test_rounds.py"),
+        "parallel/test_bucket.py parallel/optimizer/test_rounds.py"),
     Row("faults", 4, "testing/fault_plan.py", "testing/test_fault_plan.py"),
     Row("liveness", 3, "transport/session/liveness.py::Liveness transport/channels/pace.py::Pace",
         "transport/channels/test_pace.py transport/session/test_liveness.py "
@@ -115,8 +115,8 @@ FIRST_ROWS = (  # 200 mutants
         "autograd/tensor/test_row_sparse.py autograd/test_costs.py autograd/graph/test_halves.py"),
     Row("reducer", 14, "parallel/reducer.py", "parallel/test_reducer.py parallel/test_join.py"),
     Row("algorithms", 12, "collectives/algorithms/*.py",
-        "collectives/test_algorithms.py collectives/test_costs.py "
-        "collectives/test_packing.py"),
+        "collectives/algorithms/test_algorithms.py collectives/algorithms/test_costs.py "
+        "collectives/algorithms/test_packing.py"),
 )
 LATER_ROWS = (  # 52 mutants
     Row("call life", 24, "rpc/call/call_life.py::CallLife", "rpc/call/test_call_life.py"),

@@ -18,10 +18,10 @@ ranks alone, because their arrays may have different sizes.
 These are the default `Thresholds`; a group may have others, which `telegrad tune` has measured.
 
 The limits for more than 8 ranks and for `broadcast` come from a formula for the time, which
-`tests/collectives/test_costs.py` holds against the choice. A message costs each of its two ranks
-the work w and is 2 w on its way. So a step takes T = 4 w, and each further message in it T / 2.
-STEP_BYTES take T. The first message above EAGER_BYTES to a rank is announced: that takes two more
-steps.
+`tests/collectives/algorithms/test_costs.py` holds against the choice. A message costs each of its
+two ranks the work w and is 2 w on its way. So a step takes T = 4 w, and each further message in it
+T / 2. STEP_BYTES take T. The first message above EAGER_BYTES to a rank is announced: that takes two
+more steps.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from scripts import chaos, chaos_hosts
 from telegrad import collectives
 from telegrad.testing import Cluster
 from tests.chaos import work
-from tests.collectives import test_objects
-from tests.collectives.test_programs import VERBS
+from tests.collectives.api import test_objects
+from tests.collectives.promises.test_programs import VERBS
 
 SCRIPT = Path(chaos.__file__)
 

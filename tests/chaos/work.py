@@ -42,8 +42,8 @@ from telegrad.errors import (
 from telegrad.testing import faulty_network
 from telegrad.testing.leaks import LeakError, open_descriptors, wait_until_gone
 from telegrad.types import Array
-from tests.collectives.test_objects import exchange as exchange_objects
-from tests.collectives.test_programs import VERBS, run_step
+from tests.collectives.api.test_objects import exchange as exchange_objects
+from tests.collectives.promises.test_programs import VERBS, run_step
 
 __all__ = [
     "BOUND",

@@ -24,9 +24,9 @@ from telegrad.errors import InvalidUseError
 from telegrad.testing import Cluster
 from telegrad.types import Array
 from tests.collectives import remote_code, toy_backend
+from tests.collectives.algorithms.test_algorithms import CASES, expected
 from tests.collectives.fake_link import FakeJob, arrays_for
-from tests.collectives.test_algorithms import CASES, expected
-from tests.collectives.test_shared_memory import CALL, CopyingMeeting, enter
+from tests.collectives.shared_memory.test_shared_memory import CALL, CopyingMeeting, enter
 from tests.collectives.toy_backend import Star, make_star
 from tests.parts import needs_memory
 

@@ -55,17 +55,17 @@ ELSEWHERE = {
         ("parallel.int8_compress_hook", "parallel.top_k_compress_hook"),
         "tests/parallel/test_error_feedback.py::test_a_rank_that_fails_fails_the_others",
     ),
-    "collectives.tune": "tests/collectives/test_tuning.py::test_a_rank_that_is_lost_meanwhile",
+    "collectives.tune": "tests/collectives/api/test_tuning.py::test_a_rank_that_is_lost_meanwhile",
     "parallel.Pipeline": (
         "tests/parallel/pipeline/test_failures.py::test_a_lost_stage_is_replaced_and_training_goes_on"
     ),
-    "parallel.spawn": "tests/parallel/test_spawn.py::test_a_rank_that_ends_by_itself_is_named",
+    "parallel.spawn": "tests/parallel/test_processes.py::test_a_rank_that_ends_by_itself_is_named",
     "rpc.idempotent": "tests/rpc/verbs/test_retry.py",
     "rpc.publish": "tests/rpc/verbs/test_publish.py",
     "doctor.examine": "tests/doctor/test_examination.py",
     **dict.fromkeys(
         ("parallel.DistributedOptimizer.join", "parallel.DistributedOptimizer.leave"),
-        "tests/parallel/test_dist_optimizer_faults.py::"
+        "tests/parallel/optimizer/test_faults.py::"
         "test_nobody_waits_where_the_worker_is_lost_that_made_the_optimizer",
     ),
     **dict.fromkeys(
@@ -74,7 +74,7 @@ ELSEWHERE = {
             "parallel.DistributedOptimizer.load_state_dict",
             "parallel.DistributedOptimizer.state_dict",
         ),
-        "tests/parallel/test_dist_optimizer_faults.py::test_an_owner_lost_that_is_asked",
+        "tests/parallel/optimizer/test_faults.py::test_an_owner_lost_that_is_asked",
     ),
 }
 

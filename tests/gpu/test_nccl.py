@@ -34,9 +34,9 @@ from telegrad.parallel import (
 )
 from telegrad.testing import Cluster
 from tests.array_libraries import CUPY_PLACES
+from tests.collectives.algorithms.test_algorithms import CASES, expected
 from tests.collectives.fake_link import arrays_for
 from tests.collectives.remote_code import refusal
-from tests.collectives.test_algorithms import CASES, expected
 from tests.gpu import stand_in_nccl
 from tests.gpu.comparison import host, on_gpu
 from tests.gpu.sharing import wait_until

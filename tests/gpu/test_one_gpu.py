@@ -20,9 +20,9 @@ from telegrad.collectives.nccl import one_gpu
 from telegrad.errors import WorkerLostError
 from telegrad.launch import LocalWorkers
 from telegrad.testing import Cluster
+from tests.collectives.algorithms.test_algorithms import CASES, expected
 from tests.collectives.fake_link import arrays_for
 from tests.collectives.remote_code import refusal
-from tests.collectives.test_algorithms import CASES, expected
 from tests.gpu import stand_in_memory, test_nccl
 from tests.gpu.comparison import host, on_gpu
 from tests.gpu.sharing import OPTIONS, import_cupy_there, kill_this_process, shrinks, wait_until

@@ -56,7 +56,7 @@ def test_the_first_rank_of_each_host_sends(make_hosts: MakeHosts, programs: Prog
 
 DIFFERING = """
 from telegrad import collectives as dist
-from tests.collectives import test_differing_calls as calls
+from tests.collectives.promises import test_differing_calls as calls
 
 dist.init_process_group()
 long = [(verb, first, 40_000) for verb in ("all_reduce", "broadcast") for first in range(calls.N)]

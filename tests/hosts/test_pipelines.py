@@ -40,7 +40,7 @@ def masked(line: str) -> str:
     return re.sub(r"[\d,.]*\d", "N", re.sub(r"\S+\.svg$", "PICTURE", " ".join(line.split())))
 
 
-@pytest.mark.long  # tests/parallel/pipeline/test_example_characters.py learns on one host
+@pytest.mark.long  # tests/programs/test_character_pipeline.py learns on one host
 @pytest.mark.timeout(90)
 def test_four_stages_on_two_hosts_learn_and_print_what_the_tutorial_shows(
     make_hosts: MakeHosts, launch: Launch, tmp_path: Path

@@ -91,7 +91,7 @@ print(f"pid={rpc.rpc_sync(1, code_of_cell.speak, ('last words',))}")
 """
 
 
-@pytest.mark.long  # tests/test_quickstart.py runs local workers in a real kernel in make test
+@pytest.mark.long  # tests/guides/test_quickstart.py runs local workers in a real kernel in make test
 def test_in_a_notebook(programs: Programs) -> None:
     cells = programs.script(CELLS, "cells.txt")
     session = programs.script(SESSION, "session.py")

@@ -39,8 +39,8 @@ from telegrad.testing import Cluster
 from telegrad.types import Array
 from telegrad.wire import Buffer
 from tests.collectives import remote_code
+from tests.collectives.algorithms.test_algorithms import expected
 from tests.collectives.fake_link import FakeJob, FakeLink, Paused, arrays_for
-from tests.collectives.test_algorithms import expected
 from tests.parts import needs_memory
 from tests.patience import with_more_time
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.conftest import Programs
 
-GUIDE = Path(__file__).parents[3] / "docs" / "pipelines.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "pipelines.md"
 
 
 def blocks() -> list[str]:

@@ -30,9 +30,9 @@ from telegrad.collectives.shared_memory.queues import (
 )
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
+from tests.collectives.api.test_point_to_point import exchange
 from tests.collectives.remote_code import refusal
-from tests.collectives.test_point_to_point import exchange
-from tests.collectives.test_shared_memory import Schedule, Words
+from tests.collectives.shared_memory.test_shared_memory import Schedule, Words
 from tests.parts import needs_memory
 
 # -- one queue -----------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ from telegrad.errors import DecodeError, InvalidUseError
 from telegrad.testing import Cluster
 from telegrad.types import Array
 from tests.collectives import remote_code
-from tests.collectives.test_algorithms import UFUNCS, meaningful
-from tests.collectives.test_programs import DTYPES, LAYOUTS, laid_out, values_of
+from tests.collectives.algorithms.test_algorithms import UFUNCS, meaningful
+from tests.collectives.promises.test_programs import DTYPES, LAYOUTS, laid_out, values_of
 
 VERBS = ["all_reduce", "broadcast", "all_gather_single", "reduce_scatter_single"]
 # verb, op, dtype, root, layout, lengths of first axes, seed

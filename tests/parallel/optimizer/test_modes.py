@@ -15,7 +15,7 @@ from telegrad.optim import Optimizer, State
 from telegrad.parallel import DistributedOptimizer, LossScale
 from telegrad.testing import Cluster
 from telegrad.types import Array
-from tests.parallel.trained_parts import (
+from tests.parallel.optimizer.trained_parts import (
     XS,
     Part,
     close,

@@ -14,7 +14,15 @@ from telegrad.parallel.optimizer.owners import OwnerOptimizer, StepRequest
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.types import Array
-from tests.parallel.trained_parts import XS, close, make_parts, mean_steps, rrefs_of, step, values
+from tests.parallel.optimizer.trained_parts import (
+    XS,
+    close,
+    make_parts,
+    mean_steps,
+    rrefs_of,
+    step,
+    values,
+)
 
 CLUSTER_SIZE = 4
 LONG = 40.0  # seconds for what no test waits for

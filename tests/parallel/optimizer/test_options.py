@@ -24,7 +24,7 @@ from telegrad.parallel import (
 from telegrad.parallel.optimizer.owners import _norm
 from telegrad.testing import Cluster
 from telegrad.types import Array
-from tests.parallel.trained_parts import (
+from tests.parallel.optimizer.trained_parts import (
     XS,
     Part,
     close,

@@ -13,8 +13,8 @@ from telegrad.collectives import ReduceOp
 from telegrad.collectives import failure as clock
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
+from tests.collectives.promises.test_programs import every_verb, run_program
 from tests.collectives.remote_code import LARGE
-from tests.collectives.test_programs import every_verb, run_program
 
 
 def test_all_gather_of_many_ranks() -> None:

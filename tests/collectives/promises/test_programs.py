@@ -19,7 +19,7 @@ from telegrad.rpc import RpcOptions
 from telegrad.testing import Cluster
 from telegrad.types import Array
 from tests.collectives import remote_code
-from tests.collectives.test_algorithms import UFUNCS, meaningful
+from tests.collectives.algorithms.test_algorithms import UFUNCS, meaningful
 
 DTYPES: dict[str, Any] = {
     "float16": np.float16,

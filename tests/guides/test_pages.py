@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import Programs, unused_port
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def programs_of(page: str) -> list[str]:

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from telegrad.testing import Cluster
-from tests.collectives import test_point_to_point, test_subgroups
-from tests.collectives.remote_code import LARGE
-from tests.collectives.test_disagreement import DISAGREEMENTS, check_disagreement
-from tests.collectives.test_operations import (
+from tests.collectives.api import test_point_to_point
+from tests.collectives.api.test_operations import (
     check_many_at_once,
     check_subgroups,
 )
-from tests.collectives.test_programs import every_verb, run_program
+from tests.collectives.groups import test_subgroups
+from tests.collectives.promises.test_disagreement import DISAGREEMENTS, check_disagreement
+from tests.collectives.promises.test_programs import every_verb, run_program
+from tests.collectives.remote_code import LARGE
 from tests.faults.network_plans import OPTIONS, a_bit_of_everything
 
 LONG_SEEDS = [pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12)]

@@ -30,7 +30,7 @@ from telegrad.collectives.shared_memory.residents import LEAST_BYTES
 from telegrad.collectives.shared_memory.room import Room
 from telegrad.types import Array
 from tests.collectives.fake_link import FakeJob, rounds_of
-from tests.collectives.test_shared_memory import make_boards, run_ranks
+from tests.collectives.shared_memory.test_shared_memory import make_boards, run_ranks
 
 
 @dataclass

@@ -18,7 +18,7 @@ from telegrad.testing import Cluster
 from telegrad.types import Array
 from tests.conftest import Programs
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 LAUNCH = ["telegrad", "run", "--nproc-per-node"]
 DIGITS = ["sklearn.datasets"]  # which takes a second to import

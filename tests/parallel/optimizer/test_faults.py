@@ -35,7 +35,7 @@ from telegrad.rpc import Future
 from telegrad.rpc.base.failure import describe_failure, rebuild_failure
 from telegrad.testing import Cluster
 from telegrad.types import Array
-from tests.parallel.trained_parts import (
+from tests.parallel.optimizer.trained_parts import (
     XS,
     Part,
     close,
