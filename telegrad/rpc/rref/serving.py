@@ -21,7 +21,6 @@ from telegrad.rpc.call.user_call import (
     Prepare,
     UserCall,
     admit_function,
-    called_by,
     mode_of,
     read_arguments,
 )
@@ -139,12 +138,9 @@ class _Creation:
         return rref
 
     def make(self) -> object:
-        """Calls the function here; returns what is said of its value.
-
-        Raises:
-            DecodeError: The request does not say what is created, and it was not known.
-        """
-        rref = self._rref or self.begin()
+        """Calls the function here; returns what is said of its value."""
+        rref = self._rref
+        assert rref is not None
         try:
             value = self._call()
         except BaseException as error:  # around the user's function
@@ -371,12 +367,7 @@ class RRefServing:
     def _admit_read(self, call: ServedCall, document: bytes) -> Prepare:
         return self.admit(call, read_head(document, ARGUMENTS), reads=True)
 
-    def _admit_creation(self, call: ServedCall, document: bytes) -> Prepare | UserCall:
-        if (ref := called_by(document)) is not None:
-            call.record.function = ref.name
-            func = self._agent.permissions.resolve(ref.name, script=ref.script, caller=call.caller)
-            if mode_of(func) is CallMode.PLAIN:
-                return UserCall(_Creation(self._registry, func).make, (), {}, name=ref.name)
+    def _admit_creation(self, call: ServedCall, document: bytes) -> Prepare:
         head = read_head(document, ARGUMENTS)
         if "method" in head:
             return partial(self._prepare_creation, self.admit(call, head))
