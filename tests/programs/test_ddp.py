@@ -1,4 +1,4 @@
-"""Runs the data-parallel example, and the program of its document, as their readers would."""
+"""Runs the data-parallel example as its reader would."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Programs
-from tests.parts import needs_memory
 
-ROOT = Path(__file__).parents[2]
-DOCUMENT = ROOT / "docs" / "data-parallel.md"
 LAUNCH = ["telegrad", "run", "--nproc-per-node"]
 
 
@@ -49,26 +46,3 @@ def test_the_ranks_learn_digits_as_one_process_does(
     assert abs(ranks - alone) <= 0.6  # two of the 360 images
     assert "parameters bitwise equal on all ranks: yes" in output
     assert "warning" not in output.lower()
-
-
-@needs_memory
-def test_the_program_that_spawns_prints_what_the_document_shows(programs: Programs) -> None:
-    found = re.search(
-        r"```python\n([^`]*)```\n\n    \$ python spawning.py\n    (.*\n)", DOCUMENT.read_text()
-    )
-    assert found is not None
-    script = programs.script(found[1], "spawning.py")
-    assert programs.run(["python", script], preload=[]) == found[2]
-
-
-@pytest.mark.parametrize("name", ["program.py", "contrast.py"])
-def test_the_programs_of_the_document_print_what_it_shows(programs: Programs, name: str) -> None:
-    text = DOCUMENT.read_text()
-    pattern = r"```python\n([^`]*)```\n\n    \$ telegrad run [^\n]* {}\n((?:    .*\n)+)"
-    found = re.search(pattern.format(name), text)
-    assert found is not None
-    program, shown = found.groups()
-    output = programs.run([*LAUNCH, "2", programs.script(program, name)])
-    assert sorted(line for line in output.splitlines() if line.startswith("[")) == [
-        line.strip() for line in shown.splitlines()
-    ]

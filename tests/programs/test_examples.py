@@ -228,30 +228,13 @@ GUIDES = {
 }
 
 
-def blocks(guide: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / guide).read_text(), re.DOTALL)
-
-
 @pytest.mark.parametrize("guide", GUIDES)
 def test_what_a_guide_shows_is_in_its_example(guide: str) -> None:
     example = (ROOT / "examples" / GUIDES[guide]).read_text()
-    shown = [block for block in blocks(guide) if "__main__" not in block]
+    text = (ROOT / "docs" / guide).read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    shown = [block for block in blocks if "__main__" not in block]
     assert shown
     for block in shown:
         depths = (textwrap.indent(block, " " * depth) for depth in range(0, 16, 4))
-        assert any(f"\n{text}" in f"\n{example}" for text in depths), block
-
-
-@pytest.mark.parametrize(
-    ("guide", "name"), [("async-execution.md", "mean.py"), ("install.md", "hello.py")]
-)
-def test_the_program_of_a_guide_prints_what_the_guide_shows(
-    programs: Programs, guide: str, name: str
-) -> None:
-    (program,) = (block for block in blocks(guide) if "__main__" in block)
-    text = (ROOT / "docs" / guide).read_text()
-    shown = re.search(rf"    \$ telegrad run --nproc-per-node (\d) {name}\n((?:    .*\n)+)", text)
-    assert shown is not None
-    output = programs.run([*LAUNCH, shown[1], programs.script(program, name)])
-    expected = sorted(line.strip() for line in shown[2].splitlines())
-    assert sorted(line for line in output.splitlines() if line.startswith("[")) == expected
+        assert any(f"\n{inside}" in f"\n{example}" for inside in depths), block
