@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -218,23 +217,3 @@ def test_gradients_of_the_pipeline_are_those_of_the_whole_model() -> None:
     assert len(found) == len(expected) == 6
     for actual, gradient in zip(found, expected, strict=True):
         np.testing.assert_allclose(actual, gradient, rtol=1e-4, atol=1e-6)
-
-
-# -- guides --------------------------------------------------------------------------------------
-
-GUIDES = {
-    "async-execution.md": "batch_rpc.py",
-    "internals/pipeline-by-hand.md": "pipeline_by_hand.py",
-}
-
-
-@pytest.mark.parametrize("guide", GUIDES)
-def test_what_a_guide_shows_is_in_its_example(guide: str) -> None:
-    example = (ROOT / "examples" / GUIDES[guide]).read_text()
-    text = (ROOT / "docs" / guide).read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    shown = [block for block in blocks if "__main__" not in block]
-    assert shown
-    for block in shown:
-        depths = (textwrap.indent(block, " " * depth) for depth in range(0, 16, 4))
-        assert any(f"\n{inside}" in f"\n{example}" for inside in depths), block
