@@ -30,8 +30,8 @@ sys.path.insert(0, str(ROOT))
 from scripts.chaos import AFTER_SECONDS, EXIT_SECONDS, Event, Run, fails, main  # noqa: E402
 from tests.chaos import work  # noqa: E402
 from tests.conftest import Programs  # noqa: E402
-from tests.faults.hostile_job import HostileJob  # noqa: E402
-from tests.hosts import numbered  # noqa: E402
+from tests.faults.hostile.hostile_job import HostileJob  # noqa: E402
+from tests.hosts.links import numbered  # noqa: E402
 from tests.hosts.namespaces import Hosts  # noqa: E402
 
 LOST_AFTER = 3.0

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from telegrad.wire import Buffer, describe, encode, place_by  # noqa: E402
 from telegrad.wire.values import array_types  # noqa: E402
-from tests.gpu.stand_in import stand_in  # noqa: E402
+from tests.gpu.stand_in.stand_in import stand_in  # noqa: E402
 from tests.wire import vector_cases, vector_streams  # noqa: E402
 
 FREE = tuple(f'{{"name": "{name}"' for name in vector_cases.FREE_ORDER)

@@ -105,7 +105,7 @@ FIRST_ROWS = (  # 200 mutants
         "wire/test_limits.py wire/test_values.py wire/test_hostile.py wire/test_exceptions.py "
         "wire/test_function_ref.py wire/test_registry.py gpu/test_wire.py wire/test_arrays.py "
         "wire/test_blocks.py fuzz/test_fuzz.py wire/test_runs_no_code.py "
-        "transport/channels/test_shared_memory.py gpu/test_device_slabs.py"),
+        "transport/channels/test_shared_memory.py gpu/transport/test_device_slabs.py"),
     Row("policy", 14, "rpc/policy/*.py", "rpc/policy/test_policy.py "
         "wire/test_runs_no_code.py wire/test_function_ref.py rpc/policy/test_bounds.py"),
     Row("engine", 24, "autograd/graph/graph_task.py autograd/graph/engine.py",

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.gpu.stand_in import stand_in
-from tests.gpu.stand_in_special import special_stand_in
+from tests.gpu.stand_in.stand_in import stand_in
+from tests.gpu.stand_in.stand_in_special import special_stand_in
 
 __all__ = ["CUPY_PLACES", "NUMPY_PLACES", "REQUIRED", "cupy", "gpu", "xp"]
 

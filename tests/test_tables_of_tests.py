@@ -26,7 +26,7 @@ def test_every_test_in_the_table_exists(readme: Path) -> None:
 def test_every_test_beside_a_table_is_in_it(readme: Path) -> None:
     here = {
         (file, test)
-        for file in readme.parent.glob("test_*.py")
+        for file in readme.parent.rglob("test_*.py")
         for test in defined_in(file)
         if not {file.name, test} & CHECKS_OF_TABLES
     }

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from telegrad import arrays
-from tests.gpu.stand_in import stand_in
+from tests.gpu.stand_in.stand_in import stand_in
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from telegrad.arrays import batched_product
 from tests.gpu.comparison import host
 from tests.gpu.launches import launches
-from tests.gpu.stand_in import stand_in
+from tests.gpu.stand_in.stand_in import stand_in
 from tests.kernels.strided import DTYPES, few
 
 SIZES = st.sampled_from([0, 1, 2, 5])

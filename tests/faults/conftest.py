@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.faults.hostile_row import ROLES
+from tests.faults.hostile.hostile_row import ROLES
 from tests.hosts.namespaces import Hosts
 
 

@@ -24,7 +24,7 @@ from telegrad.transport.channels.ledger import Bounds
 from telegrad.transport.sockets import unix as local_transport
 from tests.array_libraries import cupy, gpu
 from tests.gpu.sharing import OPTIONS, import_cupy_there
-from tests.gpu.stand_in import stand_in
+from tests.gpu.stand_in.stand_in import stand_in
 from tests.gpu.watch import Watch, watch_there
 
 __all__ = ["cupy", "gpu"]

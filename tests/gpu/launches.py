@@ -15,8 +15,8 @@ from typing import Any
 from unittest import mock
 
 import telegrad
-from tests.gpu import stand_in
-from tests.gpu.stand_in_kernels import launched
+from tests.gpu.stand_in import stand_in
+from tests.gpu.stand_in.stand_in_kernels import launched
 
 __all__ = ["calls_of", "launches"]
 

@@ -48,9 +48,9 @@ SECONDS = 20.0
 # What a worker imports in place of CuPy.
 CUPY = """
 import os, sys
-from tests.gpu.stand_in import stand_in
-from tests.gpu.stand_in_nccl import nccl
-from tests.gpu.stand_in_nccl_far import reach_other_processes
+from tests.gpu.stand_in.stand_in import stand_in
+from tests.gpu.stand_in.stand_in_nccl import nccl
+from tests.gpu.stand_in.stand_in_nccl_far import reach_other_processes
 reach_other_processes()
 sys.modules[__name__] = stand_in(int(os.environ["STAND_IN_GPUS"]))
 sys.modules[__name__].__spec__ = __spec__

@@ -24,7 +24,12 @@ from telegrad.parallel import (
 )
 from telegrad.testing import Cluster
 from tests.gpu.comparison import host, normal
-from tests.gpu.stand_in_memory import DEVICE, OutOfMemoryError, full_after, unreadable
+from tests.gpu.stand_in.stand_in_memory import (
+    DEVICE,
+    OutOfMemoryError,
+    full_after,
+    unreadable,
+)
 
 
 @pytest.fixture

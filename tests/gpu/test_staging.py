@@ -24,8 +24,8 @@ from telegrad.launch import LocalWorkers
 from telegrad.testing import Cluster
 from tests.gpu.comparison import host, on_gpu
 from tests.gpu.sharing import OPTIONS, wait_until
-from tests.gpu.stand_in_memory import registered
-from tests.gpu.stand_in_streams import watched
+from tests.gpu.stand_in.stand_in_memory import registered
+from tests.gpu.stand_in.stand_in_streams import watched
 
 PIECE = 64
 

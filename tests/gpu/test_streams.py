@@ -33,7 +33,7 @@ from telegrad.parallel import (
 )
 from telegrad.testing import Cluster
 from tests.gpu.comparison import host, normal
-from tests.gpu.stand_in_streams import watched
+from tests.gpu.stand_in.stand_in_streams import watched
 
 
 def test_the_stand_in_reports_a_use_that_is_not_ordered(stand_in_alone: Any) -> None:

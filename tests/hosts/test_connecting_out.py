@@ -6,11 +6,11 @@ import pytest
 
 from telegrad.errors import UnreachableWorkerError, WorkerLostError
 from tests.conftest import Programs
-from tests.faults.hostile_job import HostileJob
+from tests.faults.hostile.hostile_job import HostileJob
 from tests.faults.outcome import name_of_class
 from tests.hosts import traffic
 from tests.hosts.conftest import MakeHosts
-from tests.hosts.test_partitions import LOOK, MIB, PATIENT, begin, ended_well, progress
+from tests.hosts.links.test_partitions import LOOK, MIB, PATIENT, begin, ended_well, progress
 
 NAMES = ("worker0", "worker1", "worker2")
 OUT = {"port": None}

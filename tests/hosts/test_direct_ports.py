@@ -10,11 +10,11 @@ from telegrad.rpc.seams import current_agent
 from telegrad.testing import leaks
 from telegrad.types import Array
 from tests.conftest import Programs
-from tests.faults.hostile_job import HostileJob
+from tests.faults.hostile.hostile_job import HostileJob
 from tests.faults.remote_code import LIMIT
 from tests.hosts import traffic
 from tests.hosts.conftest import MakeHosts
-from tests.hosts.test_partitions import MIB, PATIENT, begin, ended_well, progress
+from tests.hosts.links.test_partitions import MIB, PATIENT, begin, ended_well, progress
 
 NAMES = ("worker0", "worker1")
 DIRECT_PORT = 29600

@@ -18,7 +18,7 @@ from telegrad.parallel.pipeline.mailbox import Mailboxes
 from telegrad.rpc.seams import current_agent
 from telegrad.testing.leaks import wait_until_gone
 from tests.conftest import Programs
-from tests.faults.hostile_job import HostileJob
+from tests.faults.hostile.hostile_job import HostileJob
 from tests.hosts.conftest import Launch, MakeHosts
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorials" / "character-pipeline.md"

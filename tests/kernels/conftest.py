@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.array_libraries import cupy, gpu, xp
-from tests.gpu.stand_in import stand_in
+from tests.gpu.stand_in.stand_in import stand_in
 
 __all__ = ["cupy", "gpu", "xp"]
 

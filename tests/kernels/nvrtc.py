@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from telegrad.kernels import cuda
-from tests.gpu.stand_in_kernels import kept
+from tests.gpu.stand_in.stand_in_kernels import kept
 
 __all__ = ["SOURCES", "compiled", "usage", "variants"]
 

@@ -17,7 +17,7 @@ from telegrad import kernels
 from telegrad.errors import KernelError
 from telegrad.kernels.cuda import Kernel, kernel
 from tests.gpu.launches import calls_of
-from tests.gpu.stand_in import stand_in
+from tests.gpu.stand_in.stand_in import stand_in
 
 HOME = Path(kernel.__file__).parent
 NUMBERS = itertools.count()
@@ -167,7 +167,7 @@ def test_steps_are_launched_by_their_addresses(cupy: Any, source: Any) -> None:
 def test_without_a_compiler_it_is_skipped_in_words() -> None:
     """In a process of its own, as this one may have found a compiler before."""
     program = (
-        "from tests.gpu.stand_in_kernels import RawModule\n"
+        "from tests.gpu.stand_in.stand_in_kernels import RawModule\n"
         f"RawModule(code='KERNEL void run() {{ /* {os.getpid()} */ }}').get_function('run')"
     )
     done = subprocess.run(

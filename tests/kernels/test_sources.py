@@ -7,7 +7,7 @@ import re
 import pytest
 
 from telegrad.kernels.cuda import code_of
-from tests.gpu.stand_in_kernels import warnings
+from tests.gpu.stand_in.stand_in_kernels import warnings
 from tests.kernels.nvrtc import FOLDER, SOURCES, compiled, usage, variants
 
 # A100, H100, B200, and V100, which CUDA 13 has dropped.

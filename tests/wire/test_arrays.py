@@ -20,7 +20,7 @@ from telegrad.errors import DecodeError, EncodeError
 from telegrad.wire import DecodeLimits, describe, encode, rebuild
 from telegrad.wire import memory as copies
 from telegrad.wire.values.array_types import rebuild_array
-from tests.gpu.stand_in import stand_in
+from tests.gpu.stand_in.stand_in import stand_in
 from tests.repeated import on_examples
 from tests.wire.samples import Pair, round_trip
 

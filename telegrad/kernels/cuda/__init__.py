@@ -22,8 +22,8 @@ How to add a kernel, by the example of `gelu.cu` and `telegrad/kernels/gaussian.
    there goes away.
 5. **Tests.** `tests/kernels/test_name.py` compares both for random shapes, layouts, dtypes and edge
    sizes (`strided.py`), counts launches (`tests/gpu/launches.py`) and tries what does not fit. On a
-   machine without a GPU it runs the source by `tests/gpu/cuda_emulation.h`; words of CUDA that are
-   missing there are added there. `test_sources.py` finds the source by itself.
+   machine without a GPU it runs the source by `tests/gpu/stand_in/cuda_emulation.h`; words of CUDA
+   that are missing there are added there. `test_sources.py` finds the source by itself.
 6. **Times.** `scripts/gpu_fused.py` has a row for each direction, beside CuPy's functions and
    torch; `docs/gpu.md` names the kernel.
 """

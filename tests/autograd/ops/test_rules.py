@@ -34,7 +34,7 @@ from tests.autograd.samples.sample import Sample
 from tests.autograd.samples.special import WITHOUT_PROTOCOL
 from tests.autograd.samples.tables import SAMPLES
 from tests.gpu.comparison import close, host
-from tests.gpu.stand_in_special import NAMES as SPECIAL_NAMES
+from tests.gpu.stand_in.stand_in_special import NAMES as SPECIAL_NAMES
 
 # Entries that are no function of NumPy; tests/autograd/ops/test_operations.py proves them.
 OTHERS = {

@@ -15,7 +15,7 @@ from scipy import sparse
 from telegrad.autograd import Tensor, gradcheck, no_grad, tensor
 from telegrad.errors import AutogradError
 from tests.autograd.finite_differences import check_second_along_a_line
-from tests.gpu.stand_in import stand_in
+from tests.gpu.stand_in.stand_in import stand_in
 
 FORMATS = ["csr", "csc", "coo", "bsr", "dia", "lil", "dok"]
 KINDS = [f"{layout}_{kind}" for layout in FORMATS for kind in ("array", "matrix")]

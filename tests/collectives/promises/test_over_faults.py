@@ -16,7 +16,7 @@ from tests.collectives.groups import test_subgroups
 from tests.collectives.promises.test_disagreement import DISAGREEMENTS, check_disagreement
 from tests.collectives.promises.test_programs import every_verb, run_program
 from tests.collectives.remote_code import LARGE
-from tests.faults.network_plans import OPTIONS, a_bit_of_everything
+from tests.faults.network.network_plans import OPTIONS, a_bit_of_everything
 
 LONG_SEEDS = [pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12)]
 

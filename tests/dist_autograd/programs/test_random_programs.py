@@ -30,7 +30,7 @@ from tests.dist_autograd.programs.random_programs import (
     local_gradients,
 )
 from tests.dist_autograd.programs.running_programs import open_contexts, run_mine
-from tests.faults.network_plans import OPTIONS, a_bit_of_everything
+from tests.faults.network.network_plans import OPTIONS, a_bit_of_everything
 
 # What a call that was given up does later may come when its context is left already.
 pytestmark = pytest.mark.filterwarnings("ignore:a Tensor that needs a gradient")

@@ -16,7 +16,7 @@ from telegrad.errors import OwnerLostError, WorkerLostError
 from telegrad.rpc import RRef
 from telegrad.testing import Cluster, FaultPlan
 from telegrad.testing.leaks import wait_until_gone
-from tests.faults.network_plans import CUT_OPTIONS
+from tests.faults.network.network_plans import CUT_OPTIONS
 from tests.rpc.rref.programs import Model, gates, make_slowly
 
 N = 3

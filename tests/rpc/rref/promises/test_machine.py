@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 )
 
 from telegrad.testing import FaultPlan
-from tests.faults.network_plans import OPTIONS, a_bit_of_everything
+from tests.faults.network.network_plans import OPTIONS, a_bit_of_everything
 from tests.rpc.rref.promises.living_world import Handle, LivingWorld, N
 
 worker = st.integers(0, N - 1)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from telegrad.testing import Cluster
-from tests.faults.network_plans import OPTIONS, a_bit_of_everything
+from tests.faults.network.network_plans import OPTIONS, a_bit_of_everything
 from tests.rpc.rref.programs import N, gates
 from tests.rpc.rref.promises.test_faults import (  # noqa: F401
     test_a_failed_creation,
