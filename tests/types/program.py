@@ -116,13 +116,25 @@ def calls(agent: rpc.Agent) -> None:
     assert_type(rpc.rpc_sync("w", plain, [1]), str)
     assert_type(rpc.rpc_sync("w", plain, (1,), {"y": "a"}), str)
     assert_type(rpc.rpc_sync("w", plain, kwargs={"x": 1}), str)
+    assert_type(rpc.rpc_sync("w", coroutine, (1,)), bytes)
+    assert_type(rpc.rpc_sync("w", later, (1,)), float)
+    assert_type(rpc.rpc_async("w", plain, (1,)), rpc.Future[str])
     assert_type(rpc.rpc_async("w", coroutine, (1,)), rpc.Future[bytes])
     assert_type(rpc.rpc_async("w", later, (1,)), rpc.Future[float])
     assert_type(rpc.rpc_async("w", total, (1, 2, 3)), rpc.Future[int])
     assert_type(rpc.remote("w", Model, (3,)), rpc.RRef[Model])
+    assert_type(rpc.remote("w", coroutine, (1,)), rpc.RRef[bytes])
     assert_type(rpc.stream("w", count, (3,)), rpc.Stream[int])
     assert_type(agent.stream("w", count_async, (3,)), rpc.Stream[int])
     assert_type(agent.rpc_sync("w", Counter(1).add, (1,)), int)
+    assert_type(agent.rpc_async("w", later, (1,)), rpc.Future[float])
+    assert_type(agent.remote("w", later, (1,)), rpc.RRef[float])
+    assert_type(agent.get_worker_info(), rpc.WorkerInfo)
+    assert_type(agent.get_worker_infos(), list[rpc.WorkerInfo])
+    with agent.as_current() as current:
+        assert_type(current, rpc.Agent)
+    with agent.stream("w", count, (3,)) as items:
+        assert_type(items, rpc.Stream[int])
     rpc.rpc_sync("w", plain, ("a",))  # error: [arg-type]
     rpc.rpc_sync("w", plain, (1, "a", 2))  # error: [arg-type]
     rpc.rpc_sync("w", plain)  # error: [arg-type]
@@ -153,6 +165,11 @@ def collective(array: np.ndarray[Any, Any]) -> None:
 
 def references(rref: rpc.RRef[Counter]) -> None:
     assert_type(rref.to_here(), Counter)
+    assert_type(rref.local_value(), Counter)
+    assert_type(rref.rpc_sync(), Counter)
+    assert_type(rref.rpc_async().add(2), rpc.Future[Any])
+    assert_type(rref.remote().add(2), rpc.RRef[Any])
+    assert_type(rref.rpc_stream().count(2), rpc.Stream[Any])
     assert_type(rref.rpc_sync().add(1), int)
     rref.rpc_sync().add("a")  # error: [arg-type]
 
