@@ -260,26 +260,3 @@ def test_nobody_is_ordered_about_who_gave_up_the_coordinator(
     }
     for r in range(3):
         assert not (job.joined[r] and job.info(r) in job.left_it & job.seated)
-
-
-@given(st.permutations([(what, r) for r in range(3) for what in ("silence", "question")]))
-def test_a_coordinator_that_was_cut_off_from_all_evicts_nobody(
-    events: list[tuple[str, int]],
-) -> None:
-    """However the silences end that it waits for, and whoever asks between them.
-
-    But who asks when it is given up already, and others are not, is evicted: these go on with it.
-    """
-    membership = full()
-    silent: set[int] = set()
-    asked: set[int] = set()
-    for what, r in events:
-        if what == "silence":
-            silent.add(r)
-            membership.lost(session(r), "silent")
-            continue
-        alone = silent | asked == {0, 1, 2}
-        first = r not in silent
-        [*_, answer] = membership.asks(ASKING, r + 1)
-        asked.add(r)
-        assert answer == Stands(ASKING, None if alone or first else False)
