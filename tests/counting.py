@@ -14,7 +14,7 @@ from unittest import mock
 from telegrad.rpc.deadlock.probe import WaitProbes
 from telegrad.rpc.pool.pool import Pool
 from telegrad.transport.session.connection import Connection
-from telegrad.transport.session.exchange import Loopback
+from telegrad.transport.session.loopback import Loopback
 
 __all__ = ["Cost", "Work", "counted"]
 

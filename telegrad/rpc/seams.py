@@ -40,7 +40,9 @@ from telegrad.rpc.call.serving import CALL, Serving, record_refusal
 from telegrad.rpc.call.user_call import MainStaysHere, UserCall, admit_call
 from telegrad.rpc.deadlock.probe import WaitProbes
 from telegrad.rpc.future.future import new_future, wait_or_cancel
-from telegrad.rpc.future.waits import Drive, Driven, Gate, Reads, comes_from
+from telegrad.rpc.future.gate import Drive, Gate
+from telegrad.rpc.future.reads import Driven, Reads
+from telegrad.rpc.future.waits import comes_from
 from telegrad.rpc.policy.policy import CallablePolicy, project_function
 from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.rpc.pool.inbox import Inbox

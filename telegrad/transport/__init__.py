@@ -70,12 +70,12 @@ from telegrad.transport.security.credentials import (
     token_path,
     write_token_file,
 )
+from telegrad.transport.security.guest_list import GuestList
 from telegrad.transport.security.handshake import Identity
 from telegrad.transport.security.own_file import fault_of_file
 from telegrad.transport.security.tls import Tls, TlsOptions, find_tls, load_tls, self_signed_tls
 from telegrad.transport.session.accept import Entrance
 from telegrad.transport.session.exchange import Exchange
-from telegrad.transport.session.guest_list import GuestList
 from telegrad.transport.session.link import Dial, dial_peers, kind_of_failure, own_endpoints
 from telegrad.transport.session.requests import Requests
 from telegrad.transport.session.session import Session

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, final
 
 from telegrad.collectives.backends import GroupTerms
 from telegrad.collectives.failure import TELL_AFTER, Clock, Due, cause_for_others, time_limit
+from telegrad.collectives.groups.cross_waits import CrossWaits
 from telegrad.collectives.groups.forming import (
     Action,
     Attempt,
@@ -47,7 +48,7 @@ from telegrad.collectives.messages import (
     UnformedMessage,
     pack_cause,
 )
-from telegrad.collectives.operation import CrossWaits, check_may_block
+from telegrad.collectives.operation import check_may_block
 from telegrad.critical import critical
 from telegrad.errors import (
     AlreadyInitializedError,

@@ -26,6 +26,7 @@ from typing import Any, TypeVar, final
 from telegrad.arrays import Moment
 from telegrad.collectives.backends import NCCL, GroupTerms, Sharing
 from telegrad.collectives.failure import Failure, cause_for_others, check_alive, time_limit
+from telegrad.collectives.groups.cross_waits import CrossWaits
 from telegrad.collectives.link import EAGER_BYTES, run_here, run_in_pool
 from telegrad.collectives.mailbox import Mailbox, MessageAllowance, OperationSlot
 from telegrad.collectives.messages import (
@@ -47,7 +48,7 @@ from telegrad.collectives.messages import (
     pack_cause,
 )
 from telegrad.collectives.nccl.side import NcclSide
-from telegrad.collectives.operation import Call, CrossWaits, Operation, check_may_block
+from telegrad.collectives.operation import Call, Operation, check_may_block
 from telegrad.collectives.select import DEFAULT
 from telegrad.collectives.shared_memory.boards import MOST_RANKS
 from telegrad.collectives.work import Work

@@ -18,8 +18,9 @@ from telegrad.rpc.base.attachments import Attachments
 from telegrad.rpc.base.call_record import CallObserver
 from telegrad.rpc.base.life import UNGRACEFUL, Life
 from telegrad.rpc.base.limits import seconds
-from telegrad.rpc.base.members import Members, RpcStatistics
+from telegrad.rpc.base.members import Members
 from telegrad.rpc.base.served_call import current_served_call
+from telegrad.rpc.base.statistics import RpcStatistics
 from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.call.codec import MessageCodec
 from telegrad.rpc.call.serving import Serving

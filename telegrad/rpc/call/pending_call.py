@@ -13,7 +13,7 @@ from telegrad.rpc.base.call_record import CallRecord, Outcome, Phase
 from telegrad.rpc.base.served_call import ServedCall
 from telegrad.rpc.call.admission import Window
 from telegrad.rpc.future.future import Future
-from telegrad.rpc.future.waits import Driven, Reads
+from telegrad.rpc.future.reads import Driven, Reads
 from telegrad.rpc.pool.deadlines import Deadline
 from telegrad.types import WorkerInfo
 from telegrad.wire import escaped

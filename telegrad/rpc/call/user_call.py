@@ -7,67 +7,19 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
-from functools import lru_cache, partial
+from functools import partial
 from types import FunctionType, MethodType
-from typing import Any, Final, TypeAlias, TypeGuard, final
+from typing import Any, TypeAlias, TypeGuard, final
 
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc.base.ambient import find_agent
 from telegrad.rpc.base.served_call import ServedCall
+from telegrad.rpc.call.bare_calls import ARGUMENTS, bare_call, called_by
 from telegrad.rpc.functions import is_async_execution
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.policy.bounds import check_call
 from telegrad.types import WorkerInfo
-from telegrad.wire import Encoded, FunctionRef, encode, names, read_head, register_refusal
-
-# -- calls without arguments: of one function they are the same bytes, which are made and read once
-# --
-
-ARGUMENTS: Final = "args"  # the arguments' key in a payload; earlier keys name the function
-
-KEPT_CALLS = 1000  # of so many functions; making one takes 1.2 us, reading it 3, finding either 0.1
-KEPT_BYTES = 512  # of each; longer documents are read in the usual way
-
-_END = encode({ARGUMENTS: [], "kwargs": {}}).document[1:]
-
-
-@lru_cache(KEPT_CALLS)
-def bare_call(ref: FunctionRef) -> Encoded:
-    """Returns the payload of a call without arguments; shared, and not to be changed.
-
-    Args:
-        ref: The function.
-
-    Example:
-        >>> called_by(bare_call(FunctionRef("math:sqrt")).document)
-        FunctionRef(name='math:sqrt', script='')
-    """
-    script = {"script": ref.script} if ref.script else {}
-    return encode({"func": ref.name, **script, ARGUMENTS: [], "kwargs": {}}, name=None)
-
-
-def called_by(document: bytes) -> FunctionRef | None:
-    """Returns the function of a document that is one of `bare_call`; None for any other.
-
-    Raises:
-        DecodeError: The document cannot be read as far as its arguments.
-    """
-    if len(document) > KEPT_BYTES or not document.endswith(_END):
-        return None
-    return _called_by(document)
-
-
-@lru_cache(KEPT_CALLS)
-def _called_by(document: bytes) -> FunctionRef | None:
-    head = read_head(document, ARGUMENTS)
-    name, script = head.get("func"), head.get("script", "")
-    if type(name) is not str or type(script) is not str:
-        return None
-    ref = FunctionRef(name, script)
-    return ref if document == bare_call(ref).document else None  # no other call has these bytes
-
-
-# ------------------------------------------------------------------------------------------------
+from telegrad.wire import Encoded, FunctionRef, names, read_head, register_refusal
 
 NO_CALL = "the body of a call is not {func: str, args: list, kwargs: dict}, in this order"
 

@@ -33,8 +33,9 @@ from telegrad.critical import critical
 from telegrad.rpc.base.served_call import ServedCall
 from telegrad.rpc.call.pending_call import PendingCall
 from telegrad.rpc.deadlock.protocol import Branch, ServedId, Token
+from telegrad.rpc.future.awaited_future import AwaitedFuture
 from telegrad.rpc.future.future import Future
-from telegrad.rpc.future.waits import AwaitedFuture, NextItem, PoolThread, Wait
+from telegrad.rpc.future.waits import NextItem, PoolThread, Wait
 from telegrad.types import WorkerInfo
 
 # -- the waits of asyncio tasks, as far as they can be seen --------------------------------------

@@ -37,6 +37,9 @@ from telegrad.rpc.base.failure import (
     without_frames,
 )
 from telegrad.rpc.base.limits import not_done, seconds
+from telegrad.rpc.future.awaited_future import AwaitedFuture
+from telegrad.rpc.future.gate import Gate
+from telegrad.rpc.future.reads import reads_of
 from telegrad.rpc.future.unread import (
     Origin,
     Report,
@@ -46,13 +49,10 @@ from telegrad.rpc.future.unread import (
 )
 from telegrad.rpc.future.waits import (
     Awaited,
-    AwaitedFuture,
     Dispatch,
-    Gate,
     check_not_inherited,
     comes_from,
     pool_thread,
-    reads_of,
 )
 from telegrad.transport import (
     MAIN,

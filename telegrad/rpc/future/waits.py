@@ -8,20 +8,14 @@ from there to the source that will complete it, which the library records with `
 
 from __future__ import annotations
 
-import asyncio
-import math
 import threading
 import time
 import weakref
-from asyncio import _get_running_loop
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
-from typing import Protocol, TypeAlias, final
+from typing import TypeAlias, final
 
 from telegrad.errors import AgentForkedError
 from telegrad.rpc.base.ambient import forked_at
-from telegrad.rpc.base.served_call import last_served_call
-from telegrad.transport import LONGEST_SLEEP
 
 Dispatch: TypeAlias = Callable[[Callable[[], None]], None]
 
@@ -155,7 +149,7 @@ def check_not_inherited(futures: Iterable[Awaited]) -> None:
         AgentForkedError: An agent of the parent made one of the futures, or one that it comes from.
     """
     forked = forked_at()
-    for thing in _behind(futures) if forked else ():
+    for thing in behind(futures) if forked else ():
         if isinstance(thing, Awaited) and thing._dispatch is not None and thing._made <= forked:
             raise AgentForkedError(
                 f"{thing._label} was made before this process was forked, by an agent of its "
@@ -164,7 +158,7 @@ def check_not_inherited(futures: Iterable[Awaited]) -> None:
             )
 
 
-def _behind(things: Iterable[object]) -> Iterator[object]:
+def behind(things: Iterable[object]) -> Iterator[object]:
     """Yields things, and what they wait for, and so on: pending futures and sources, once each."""
     paths, seen = [iter(things)], set[int]()
     while paths:
@@ -182,189 +176,3 @@ def _behind(things: Iterable[object]) -> Iterator[object]:
                 break
         else:
             paths.pop()
-
-
-# -- the sockets that a waiting thread, or event loop, reads -------------------------------------
-#
-# Messages of workers that bypass gRPC (of this host, or by a direct port) need no other thread to
-# be read. The thread that waits for a reply reads (`transport.io.reader`), until it has read
-# several requests, which others run. The source of a future, which the library records with
-# `comes_from`, tells if a message completes it.
-
-
-class Reads(Protocol):
-    """Lets a thread that waits for a reply read arrived messages; see `SocketReader`."""
-
-    def wait(self, gate: Gate, seconds: float) -> None:
-        """Reads in the calling thread until the gate opens, or for so long, or not at all."""
-
-    def await_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
-        """Reads on the loop of the calling thread, until the returned function is called."""
-
-    def hold(self) -> None:
-        """Leaves arrived messages to the waits that the calling thread begins soon."""
-
-    def release(self, thread: int) -> None:
-        """Ends that for a thread; idempotent."""
-
-
-class Driven:
-    """For the library: the source of a future that a worker's message completes.
-
-    Attributes:
-        reads: Lets a waiting thread read arrived messages; None where nothing does.
-    """
-
-    __slots__ = ()
-
-    reads: Reads | None
-
-
-def reads_of(source: object) -> Reads | None:
-    """Returns the reader of the message that completes a future in the end, or one of several.
-
-    Args:
-        source: The source of that future.
-    """
-    if isinstance(source, Driven):  # nearly all are
-        return source.reads
-    found = (each.reads for each in _behind((source,)) if isinstance(each, Driven))
-    return next((reads for reads in found if reads is not None), None)
-
-
-# -- a gate that one thread waits at until any other opens it ------------------------------------
-
-Drive: TypeAlias = "Callable[[Gate, float], None]"
-
-
-@final
-class Gate:
-    """A gate that is opened once, for one thread; a bare lock: an Event costs ten times as much.
-
-    Attributes:
-        shut: True until it is opened.
-        wake: Wakes the thread when it waits for something else at this moment.
-    """
-
-    __slots__ = ("_cancelled", "_lock", "shut", "wake")
-
-    def __init__(self) -> None:
-        self._cancelled = False
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self.shut = True
-        self.wake: Callable[[], None] | None = None
-
-    def open(self) -> None:
-        """Lets the thread go on; in any thread, idempotent."""
-        self.shut = False
-        try:  # noqa: SIM105 - every reply opens one, and `suppress` costs as much as all the rest
-            self._lock.release()
-        except RuntimeError:  # it is open: the waiting thread's call was cancelled
-            pass
-        if (wake := self.wake) is not None:
-            wake()
-
-    def wait(
-        self, limit: float, future: Awaited | None = None, *, drive: Drive | None = None
-    ) -> bool:
-        """Blocks until it is open; returns True if that happened within `limit` seconds.
-
-        Outside served calls and the pool it costs next to nothing. A wait of a served call ends
-        when that call is cancelled, unless the future is completed until then.
-
-        Args:
-            limit: Seconds; `math.inf` for no limit.
-            future: The future that opens it.
-            drive: The work of this thread meanwhile; called with the gate and the seconds.
-
-        Raises:
-            CallCancelledError: The call that this thread serves was cancelled.
-            CallTimeoutError: Its time is over.
-        """
-        thread = threading.current_thread()
-        pooled = thread if isinstance(thread, PoolThread) else None
-        served = last_served_call()  # a thread may outlive the coroutine that it works for
-        if served is not None:
-            served.let_others_in()
-            served.waits.add(self)
-            if served.cancelled:  # perhaps before it knew of this wait
-                self.cancel()
-        if pooled is not None:
-            outer = pooled.wait
-            pooled.wait = Wait((future,)) if future is not None and limit == math.inf else None
-            pooled.enter_wait()
-        opened = False
-        try:
-            if drive is not None:
-                started = time.monotonic()
-                drive(self, limit)
-                limit -= time.monotonic() - started
-            opened = not self.shut or self._sleep(limit)
-        finally:
-            if pooled is not None:
-                pooled.leave_wait()
-                pooled.wait = outer
-            if served is not None:
-                served.waits.discard(self)
-            if future is not None and (self._cancelled or not opened) and not future.done():
-                future._forget(self.open)
-        if served is not None and self._cancelled and (future is None or not future.done()):
-            served.check()
-        return opened
-
-    def cancel(self) -> bool:
-        """Opens it, since the call that the waiting thread serves was cancelled."""
-        self._cancelled = True
-        self.open()
-        return True
-
-    def _sleep(self, limit: float) -> bool:
-        ends, nap = time.monotonic() + limit, min(limit, LONGEST_SLEEP)
-        while not self._lock.acquire(timeout=max(0.0, nap)):
-            if (limit := ends - time.monotonic()) <= 0:
-                return False
-            # Signals are the main thread's alone. Of thousands of nested calls each thread that
-            # woke every second would take the interpreter's lock.
-            main = threading.current_thread() is threading.main_thread()
-            nap = min(limit, LONGEST_SLEEP if main else threading.TIMEOUT_MAX)
-        return True
-
-
-# -- the future of asyncio by which a task waits ---------------------------------------------------
-
-
-class AwaitedFuture(asyncio.Future[None]):
-    """A future of asyncio that a task awaits in the place of telegrad's; made on its loop.
-
-    Args:
-        loop: The loop that runs here.
-        future: The future of telegrad.
-        callback: The done callback that it runs, if no task awaits it.
-
-    Attributes:
-        wait: The wait for that future.
-        callback: The done callback.
-    """
-
-    __slots__ = ("callback", "wait")
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, future: Awaited, callback: object = None
-    ) -> None:
-        super().__init__(loop=loop)
-        self.wait = Wait((future,))
-        self.callback = callback
-
-    def __call__(self) -> None:
-        """Wakes the task, unless it has given up waiting; from any thread, never blocks."""
-        loop = self.get_loop()
-        if _get_running_loop() is loop:
-            self._let_go()
-        else:
-            with suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(self._let_go)
-
-    def _let_go(self) -> None:
-        if not self.done():  # this loop may have read the reply itself, or the task was cancelled
-            self.set_result(None)

@@ -8,24 +8,20 @@ header "rref" of a request or reply, beside its document:
 
 from __future__ import annotations
 
-import gc
-import threading
-import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
-from telegrad.critical import critical
 from telegrad.errors import (
     DecodeError,
-    UnknownWorkerError,
     ValueNotFoundError,
     WorkerLostError,
 )
 from telegrad.rpc.base.call_record import CallRecord
 from telegrad.rpc.base.interceptor import Interceptor, Message
-from telegrad.rpc.future.future import Future, new_future
+from telegrad.rpc.future.future import Future
 from telegrad.rpc.rref.calls import NAME, Creation, RRefCalls
+from telegrad.rpc.rref.confirmation import when_confirmed
+from telegrad.rpc.rref.leaks import Leaks
 from telegrad.rpc.rref.protocol import ForkId, RRefId, fork_id, rref_id
 from telegrad.rpc.rref.rref import RRef, reference_of, rref_of
 from telegrad.rpc.rref.serving import RRefServing
@@ -38,8 +34,7 @@ from telegrad.rpc.rref.table import (
     Reference,
     RRefRegistry,
 )
-from telegrad.rpc.rref.value import Arrival, type_of
-from telegrad.transport import get_logger
+from telegrad.rpc.rref.value import Arrival
 from telegrad.types import WorkerInfo
 from telegrad.wire import (
     Buffer,
@@ -53,173 +48,6 @@ from telegrad.wire import (
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
-
-# -- a call starts once the owners have counted the RRefs that it brought ------------------------
-#
-#      parent                child                        owner
-#      ------                -----                        -----
-#      call(rref, ...) ----> decoded, parked
-#                            ForkRequest ---------------> counted
-#                            started    <---------------- ForkConfirm
-#
-# So whoever runs with an RRef has one that is confirmed, and what it does with it, on any worker,
-# comes after the owner's count. Nothing waits for what the owner sent itself, for an RRef that came
-# home, or for a value that is still being created: one round trip, without a thread.
-
-
-def when_confirmed(registry: RRefRegistry, references: Sequence[Reference]) -> Future[Any] | None:
-    """Returns what completes once the owners of all references have counted them.
-
-    Args:
-        registry: Where they are held.
-        references: What arrived in one message. Kept until then.
-
-    Returns:
-        None where nothing has to be waited for. Else a future that completes on any thread, and
-        fails when a reference never will be counted: its owner is lost, or its value gone.
-    """
-    waited = new_future(registry.agent.pool.submit, "the owners' count of a call's RRefs")
-    _wait_for_each(registry, references, iter(references), waited)
-    return None if waited.done() and not waited._failed else waited
-
-
-def _wait_for_each(
-    registry: RRefRegistry,
-    references: Sequence[Reference],
-    left: Iterator[Reference],
-    waited: Future[Any],
-) -> None:
-    """Waits for the next one that is not counted; completes the future after the last."""
-    go_on = partial(_wait_for_each, registry, references, left, waited)
-    for each in left:
-        if each.fork is not None and registry.when_settled(each.fork, go_on):
-            return
-    failures = (registry.failure(each) for each in references)
-    failure = next((error for error in failures if error is not None), None)
-    if failure is None:
-        waited.try_set_result(None)
-    else:
-        waited.try_set_exception(failure)
-
-
-# -- warnings about RRefs that are alive when all workers have called `shutdown` -----------------
-#
-#      holder   a reference is alive   -- rref.held {RRef, where it came from} -->  owner
-#               it is released         -- rref.user_delete -------------------->
-#      owner    waits until nobody living holds anything of it, then writes one warning
-#
-# Only the holder knows that what the owner still counts is no message on its way, and where its
-# program got the reference; only the owner sees all holders. A worker's references to its own
-# values keep nobody else's memory and are no leak.
-#
-# Nothing is noted while the job runs: the living references are looked for when there are some.
-
-HELD = "rref.held"
-
-# What was let go just before may free values that hold RRefs in turn, a message or two each.
-SETTLE_SECONDS = 0.3
-MOST_TOLD = 20  # values in one warning
-LONGEST_PLACE = 500  # characters that a holder may write into another worker's log
-
-_logger = get_logger(__name__)
-
-
-@final
-class Leaks:
-    """The references that outlive the job, at both ends.
-
-    Args:
-        agent: This worker's agent.
-        registry: The RRefs of this worker.
-    """
-
-    def __init__(self, agent: AgentCore, registry: RRefRegistry) -> None:
-        self._agent = agent
-        self._registry = registry
-        self._held_lock = threading.Lock()  # guards `_held`
-        self._held: dict[RRefId, list[str]] = {}  # what each value is, and by whom it is held
-        agent.inbox.register(HELD, self._on_held, anywhere=True)
-
-    def leave(self, seconds: float) -> None:
-        """Releases what is held here, and tells what was held of this worker's values.
-
-        For a graceful shutdown, once all workers have called it. Blocks until the others have
-        released this worker's values, which takes each a message; for the seconds at most.
-        """
-        began = time.monotonic()
-        for reference in self._living(min(seconds, SETTLE_SECONDS)):
-            self._tell_owner(reference)
-        registry, users = self._registry, self._registry.users
-        registry.event(lambda: [each for fork in users.held() for each in users.release(fork)])
-        registry.settle_up()
-        # This worker stays until no living other holds anything of it.
-        left = seconds - (time.monotonic() - began)
-        registry.wait_until(lambda: not registry.owners.holders(), left)
-        self._log_held()
-
-    def _living(self, limit: float) -> list[Reference]:
-        """Returns the references to others' values that a program still has."""
-        registry, users = self._registry, self._registry.users
-        registry.drain()
-        if not registry.ask(users.held):
-            return []
-        gc.collect()  # what only a cycle keeps is nobody's
-        registry.drain()
-        registry.wait_until(lambda: not users.held(), limit)
-        registry.drain()
-        held = set(registry.ask(users.held))
-        if not held:
-            return []
-        every = [each for each in gc.get_objects() if type(each) is Reference]
-        return [each for each in every if each.registry is registry and each.fork in held]
-
-    def _tell_owner(self, reference: Reference) -> None:
-        place = str(reference.whence)[:LONGEST_PLACE]
-        try:
-            self._agent.messages.post(reference.owner, HELD, [list(reference.rref), place])
-        except (WorkerLostError, UnknownWorkerError):
-            _logger.debug("%r is lost and hears of no leak", reference.owner.name)
-
-    def _on_held(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        body = self._agent.messages.read(envelope)
-        match body:
-            case [[int(owner), int(creator), int(number)], str(place)]:
-                rref = RRefId(owner, creator, number)
-            case _:
-                raise DecodeError(f"the body of {HELD} is not [RRef, where it came from]")
-        registry = self._registry
-        if peer not in registry.ask(registry.owners.holders, rref):
-            return  # it has overtaken, or been overtaken; or it is none of the peer's business
-        with critical.section, self._held_lock:
-            held = self._held.setdefault(rref, [self._description(rref)])
-            held.append(f"{peer.name!r} (from {escaped(place, most=LONGEST_PLACE)})")
-
-    def _description(self, rref: RRefId) -> str:
-        """Returns the class of a value that lives here, and its creator, in words."""
-        registry = self._registry
-        what = type_of(registry.value(rref)) or "a value"
-        creator = registry.ask(registry.owners.creator, rref)
-        return what if creator is None else f"{what}, created by {creator.name!r}"
-
-    def _log_held(self) -> None:
-        with critical.section, self._held_lock:
-            held, self._held = self._held, {}
-        if not held:
-            return
-        values = list(held.values())[:MOST_TOLD]
-        told = [f"{what}, held by {', '.join(holders)}" for what, *holders in values]
-        if len(held) > MOST_TOLD:
-            told.append(f"and {len(held) - MOST_TOLD} more")
-        _logger.info(
-            "worker %r ends while others still hold RRefs to %d of its values; nobody can use them "
-            "any more: release() them, or leave the scope that holds them, before rpc.shutdown()%s",
-            self._agent.info.name,
-            len(held),
-            "".join(f"\n  {each}" for each in told),
-        )
-
-
-# ------------------------------------------------------------------------------------------------
 
 _INTEGERS = frozenset({int})
 

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias, final
 from telegrad.errors import CallRefusedError, DecodeError
 from telegrad.rpc.base.failure import fresh_copy
 from telegrad.rpc.base.served_call import ServedCall, current_served_call, last_served_call
+from telegrad.rpc.call.bare_calls import ARGUMENTS
 from telegrad.rpc.call.user_call import (
-    ARGUMENTS,
     CallMode,
     Prepare,
     UserCall,

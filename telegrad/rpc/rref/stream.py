@@ -13,7 +13,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from telegrad.rpc.base.served_call import ServedCall
-from telegrad.rpc.call.user_call import ARGUMENTS, Prepare, UserCall
+from telegrad.rpc.call.bare_calls import ARGUMENTS
+from telegrad.rpc.call.user_call import Prepare, UserCall
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.rref.calls import Method, RRefCalls
 from telegrad.rpc.rref.serving import RRefServing

@@ -23,8 +23,8 @@ from telegrad.critical import critical
 from telegrad.errors import DecodeError, EncodeError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc.base.failure import describe_failure
 from telegrad.rpc.base.served_call import ServedCall, current_served_call
+from telegrad.rpc.call.bare_calls import ARGUMENTS
 from telegrad.rpc.call.user_call import (
-    ARGUMENTS,
     CallMode,
     Prepare,
     UserCall,

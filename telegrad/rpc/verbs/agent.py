@@ -18,7 +18,7 @@ from telegrad.rpc.verbs import api
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
     from telegrad.rpc.agent.options import RpcOptions
-    from telegrad.rpc.base.members import RpcStatistics
+    from telegrad.rpc.base.statistics import RpcStatistics
     from telegrad.types import WorkerInfo
 
 

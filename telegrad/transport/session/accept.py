@@ -13,6 +13,7 @@ from telegrad.errors import DecodeError
 from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.channels.lanes import Way
 from telegrad.transport.security.audit import CONNECTION_ADMITTED, CONNECTION_REFUSED
+from telegrad.transport.security.guest_list import GuestList
 from telegrad.transport.security.handshake import (
     AcceptHandshake,
     Reason,
@@ -22,7 +23,6 @@ from telegrad.transport.security.handshake import (
 )
 from telegrad.transport.session.ask import cut_off, receive_small
 from telegrad.transport.session.carriers import Carriers
-from telegrad.transport.session.guest_list import GuestList
 from telegrad.transport.session.peers import Peers
 from telegrad.transport.session.shared_port import LedOnError
 from telegrad.transport.session.stream import Stream

@@ -6,10 +6,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, final
+from typing import Final, final
 
 from telegrad.critical import critical
 from telegrad.errors import (
@@ -24,169 +23,23 @@ from telegrad.transport.channels.shared_memory import SlabPool
 from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.log import get_logger
-from telegrad.transport.loop import LoopThread, shared_loop_thread
+from telegrad.transport.loop import shared_loop_thread
 from telegrad.transport.security.audit import Audit
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.session.accept import OPEN, Door, Entrance
 from telegrad.transport.session.ask import Answer, ask
 from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.dial import Reach, dial
-from telegrad.transport.session.liveness import BEATS_PER_BOUND
+from telegrad.transport.session.loopback import Loopback
 from telegrad.transport.session.peers import Peers
 from telegrad.transport.session.stream import without_carrier
 from telegrad.transport.session.terms import Credentials, ExchangeStatistics, Terms
+from telegrad.transport.session.ticker import Ticker
+from telegrad.transport.tasks import Tasks
 from telegrad.types import WorkerInfo
-from telegrad.wire import NO_MEMORY, Envelope, Land, Memory, copy_of, inline_parts
-
-# -- the tasks that an exchange has started on its loop, awaited or cancelled when it closes -----
+from telegrad.wire import NO_MEMORY, Envelope, Land, Memory
 
 logger = get_logger(__name__)
-
-CANCEL_SECONDS = 1.0  # for a cancelled task to end; that takes a turn of the loop
-
-
-@final
-class Tasks:
-    """The tasks that an exchange has started; on the loop alone."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Starts a task; logs its failure."""
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    async def end(self, timeout: float) -> None:
-        """Waits so many seconds for the tasks that still run; cancels those that take longer."""
-        if self._tasks:
-            _, late = await asyncio.wait(set(self._tasks), timeout=timeout)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late, timeout=CANCEL_SECONDS)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a task of the transport failed", exc_info=error)
-
-
-# -- envelopes to oneself: a copy, handed over on the loop as if it had come from a peer ---------
-
-
-@final
-class Loopback:
-    """The stand-in for a worker's connection to itself; needs no socket.
-
-    Args:
-        info: The worker.
-        loop: The loop thread on which envelopes are handed over.
-        receiver: The object to which envelopes are handed over.
-    """
-
-    def __init__(self, info: WorkerInfo, loop: LoopThread, receiver: Receiver) -> None:
-        self._info = info
-        self._loop = loop
-        self._receiver = receiver
-        self._queue_lock = threading.Lock()  # guards the next two
-        self._queue: deque[Envelope] = deque()
-        self._posted = 0
-
-    def post(self, envelope: Envelope) -> None:
-        """Copies an envelope, buffers too, and hands it over on the loop.
-
-        The calling thread makes the copy. If that is the loop, another thread copies big envelopes
-        in its place.
-        """
-        if self._loop.is_loop_thread() and not all(inline_parts(envelope)):
-            copying = self._loop.run_beside(_copy, envelope)
-            copying.add_done_callback(self._copied)
-        else:
-            self._put(_copy(envelope))
-
-    def _copied(self, copying: asyncio.Future[Envelope]) -> None:
-        if not copying.cancelled():  # else the exchange is closed
-            self._put(copying.result())
-
-    def _put(self, copy: Envelope) -> None:
-        with critical.section, self._queue_lock:
-            self._posted += 1
-            copy.number = self._posted
-            self._queue.append(copy)
-            first = len(self._queue) == 1
-        if first:
-            self._loop.call_soon(self._hand_over)
-
-    def _hand_over(self) -> None:
-        with critical.section, self._queue_lock:
-            ready, self._queue = self._queue, deque()
-        for envelope in ready:
-            self._receiver.on_envelope(self._info, envelope)
-
-
-def _copy(envelope: Envelope) -> Envelope:
-    return Envelope(
-        envelope.kind,
-        envelope.call,
-        envelope.reply,
-        envelope.time_left,
-        envelope.depth,
-        envelope.document,
-        envelope.externals,
-        dict(envelope.headers),
-        [copy_of(buffer) for buffer in envelope.buffers],
-    )
-
-
-# -- the beat of all connections -----------------------------------------------------------------
-
-TICKS_PER_BEAT = 4
-LONGEST_TICK_SECONDS = 0.25  # also the time after which a lag of the loop is noticed
-LAG_FADES = 0.9  # per tick; the lag falls to a half within two beats
-
-
-@final
-class Ticker:
-    """Beats and judges all connections of one worker, and measures how late the loop runs.
-
-    Runs on the loop.
-
-    Args:
-        terms: The parts that the connections share.
-        peers: The connections.
-    """
-
-    def __init__(self, terms: Terms, peers: Peers) -> None:
-        self._terms = terms
-        self._peers = peers
-        self._timer: asyncio.TimerHandle | None = None
-        self._next = 0.0
-
-    def tick(self) -> None:
-        """Ticks now, and several times a beat from then on, until it is cancelled."""
-        loop, terms = asyncio.get_running_loop(), self._terms
-        now = loop.time()
-        if self._next:
-            faded = LAG_FADES * terms.counters.lag  # a loop that was late may be late again
-            terms.counters.lag = max(now - self._next, faded)
-        beat = terms.lost_after / BEATS_PER_BOUND
-        self._next = now + min(beat / TICKS_PER_BEAT, LONGEST_TICK_SECONDS)
-        self._timer = loop.call_at(self._next, self.tick)
-        terms.slabs.tick()
-        terms.reader.tick()
-        clock = terms.clock()
-        for carriers in self._peers.all():
-            carriers.tick(clock)
-
-    def cancel(self) -> None:
-        """Stops ticking."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-
-# ------------------------------------------------------------------------------------------------
 
 LOST_AFTER = 10.0  # seconds of silence; a stop-the-world pause of Python is far shorter
 DEFAULT_LIMITS: Final = ConnectionLimits()

@@ -8,8 +8,9 @@ CROSS_WAITS = """
 import threading
 import numpy as np
 from telegrad import collectives as dist
-from telegrad.collectives import failure, operation
+from telegrad.collectives import failure
 from telegrad.collectives.groups import process_group
+from telegrad.collectives.groups.cross_waits import CrossWaits
 from telegrad.errors import CallTimeoutError, CollectiveMismatchError
 
 def noted(made, *given):
@@ -19,7 +20,7 @@ def noted(made, *given):
 
 
 failure.TELL_AFTER = 0.2
-begin, operation.CrossWaits.__init__ = operation.CrossWaits.__init__, noted
+begin, CrossWaits.__init__ = CrossWaits.__init__, noted
 world = dist.init_process_group()
 rank = world.rank
 ONE = np.ones(3)
@@ -150,7 +151,8 @@ import signal
 import threading
 from collections import defaultdict
 from telegrad import collectives as dist, rpc
-from telegrad.collectives import failure, operation
+from telegrad.collectives import failure
+from telegrad.collectives.groups.cross_waits import CrossWaits
 from telegrad.errors import CallTimeoutError
 
 HAPPENED = defaultdict(threading.Event)
@@ -163,7 +165,7 @@ def look(*given):  # if another rank, for which this one waits, waits for this o
 
 
 failure.TELL_AFTER = 0.2
-end_wait_for, operation.CrossWaits.end_wait_for = operation.CrossWaits.end_wait_for, look
+end_wait_for, CrossWaits.end_wait_for = CrossWaits.end_wait_for, look
 
 
 def await_here(event):

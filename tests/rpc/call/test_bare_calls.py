@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 from telegrad.errors import CallRefusedError, DecodeError
+from telegrad.rpc.call.bare_calls import ARGUMENTS, bare_call, called_by
 from telegrad.rpc.call.user_call import (
-    ARGUMENTS,
     CallMode,
     UserCall,
     admit_call,
-    bare_call,
     call_message,
     call_payload,
-    called_by,
     read_arguments,
 )
 from telegrad.rpc.seams import CallRecord, ServedCall

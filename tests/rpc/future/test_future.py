@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from telegrad.errors import BlockingCallError, CallCancelledError, CallTimeoutError
-from telegrad.rpc.future import waits
+from telegrad.rpc.future import gate as gates
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.verbs.combine import collect_all, wait_all
 from telegrad.transport import LoopThread
@@ -176,7 +176,7 @@ def test_ctrl_c_at_the_end_of_the_time_is_no_timeout(monkeypatch: pytest.MonkeyP
     def interrupt(*args: Any, **options: Any) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(waits.Gate, "wait", interrupt)
+    monkeypatch.setattr(gates.Gate, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         wait_all([Future()], timeout=1e-9)
 
@@ -297,7 +297,7 @@ def test_only_the_main_thread_wakes_for_signals_while_it_waits(
     main: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thousands of threads that woke every second kept an interpreter busy."""
-    monkeypatch.setattr(waits, "LONGEST_SLEEP", 0.01)
+    monkeypatch.setattr(gates, "LONGEST_SLEEP", 0.01)
     naps: list[float] = []
 
     class Lock:
@@ -307,7 +307,7 @@ def test_only_the_main_thread_wakes_for_signals_while_it_waits(
 
     with monkeypatch.context() as patch:
         patch.setattr(threading, "Lock", Lock)
-        gate = waits.Gate()
+        gate = gates.Gate()
     naps.clear()
     if main:
         assert gate.wait(1000.0)

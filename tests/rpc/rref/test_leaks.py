@@ -12,14 +12,14 @@ import pytest
 
 from telegrad import rpc
 from telegrad.rpc import RRef
-from telegrad.rpc.rref import interceptor as rref_leaks
-from telegrad.rpc.rref.interceptor import MOST_TOLD
+from telegrad.rpc.rref import leaks as rref_leaks
+from telegrad.rpc.rref.leaks import MOST_TOLD
 from telegrad.rpc.seams import current_agent, reference_of
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc.rref.programs import Model, give_back, make_rref, on, registry
 
-LOGGER = "telegrad.rpc.rref.interceptor"
+LOGGER = "telegrad.rpc.rref.leaks"
 kept: dict[Any, Any] = {}
 
 

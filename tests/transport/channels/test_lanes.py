@@ -360,7 +360,7 @@ def test_no_array_byte_is_copied_on_the_loop(floor: Floor, monkeypatch: pytest.M
 
     monkeypatch.setattr(CarrierChunks, "send", noting("make", CarrierChunks.send))
     monkeypatch.setattr("telegrad.wire.Assembly.join", noting("join", Assembly.join))
-    monkeypatch.setattr("telegrad.transport.session.exchange.copy_of", noting("own", copy_of))
+    monkeypatch.setattr("telegrad.transport.session.loopback.copy_of", noting("own", copy_of))
     alice, bob = floor.pair()
 
     def echo(peer: WorkerInfo, got: Envelope) -> None:  # on the loop

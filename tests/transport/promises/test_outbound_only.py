@@ -6,7 +6,7 @@ import pytest
 
 from telegrad.errors import UnreachableWorkerError, WorkerLostError
 from telegrad.transport import CarrierClosedError, shared_loop_thread
-from telegrad.transport.session.exchange import Tasks
+from telegrad.transport.tasks import Tasks
 from tests.transport.workers import (
     SECONDS,
     Floor,

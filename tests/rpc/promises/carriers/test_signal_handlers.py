@@ -10,7 +10,7 @@ from tests.rpc.promises.carriers.program_cases import run_cases
 HEAD = """
 import collections, os, signal, sys, threading, time
 from telegrad import rpc
-from telegrad.rpc.future.waits import Gate
+from telegrad.rpc.future.gate import Gate
 from telegrad.transport.io.shield import Shield
 
 gates = collections.defaultdict(threading.Event)

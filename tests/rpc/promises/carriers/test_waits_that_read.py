@@ -29,7 +29,7 @@ from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError
 from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.pool.inbox import Inbox
-from telegrad.rpc.future.waits import Gate
+from telegrad.rpc.future.gate import Gate
 from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.io import loop_watch, spin as looking
 from telegrad.transport.io.loop_watch import LoopWatch

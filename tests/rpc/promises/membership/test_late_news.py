@@ -12,7 +12,7 @@ from telegrad import rpc
 from telegrad.rendezvous import control as messages
 from telegrad.rendezvous.control import ControlLine
 from telegrad.rendezvous.joined_job import MemberEvents, as_member
-from telegrad.transport.session.guest_list import GuestList
+from telegrad.transport.security.guest_list import GuestList
 from tests.conftest import Programs
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
