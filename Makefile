@@ -36,7 +36,8 @@ demo: demo-env ## installs what it needs here, then trains on digits with three 
 polyglot: demo-env ## a Node program joins a job and calls its functions (needs node and npm)
 	@$(BIN)/python scripts/polyglot.py
 
-test: env lint types protos-check unit ## everything that decides: lint, types, layers, protos, tests
+test: env ## everything that decides: lint, types, protos, and the tests beside them
+	@$(MAKE) --no-print-directory -j 2 lint types protos-check unit
 
 test-long: env ## the tests that take minutes, and those of test-uvloop
 	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m long -o faulthandler_timeout=0 $(PYTEST_ARGS)
@@ -126,7 +127,7 @@ lock: env ## renews constraints.txt
 
 clean: ## removes what the other targets made
 	rm -rf examples/polyglot/node_modules
-	rm -rf $(VENV) $(VENV)-floors $(VENV)-docs $(VENV)-bench-* .mypy_cache .ruff_cache .pytest_cache dist site .hypothesis .kernel_cache fuzz-findings
+	rm -rf $(VENV) $(VENV)-floors $(VENV)-docs $(VENV)-bench-* .mypy_cache .ruff_cache .pytest_cache dist site .hypothesis fuzz-findings
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env:

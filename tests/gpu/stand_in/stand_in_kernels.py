@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,8 +28,8 @@ from tests.gpu.stand_in.stand_in_memory import rest_of
 __all__ = ["CompileException", "RawModule", "kept", "launched", "note", "warnings"]
 
 HEADER = Path(__file__).with_name("cuda_emulation.h")
-# In the checkout, as all that tests make; git ignores it.
-MADE = Path(__file__).resolve().parents[3] / ".kernel_cache"
+# In the environment of the tests, which outlives the files that a `git clean` removes.
+MADE = Path(sys.prefix) / "kernel_cache"
 FLAGS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off")
 _LAUNCH = threading.Lock()  # the emulation runs one kernel at a time
 _SEEN: list[list[str]] = []
@@ -77,6 +78,12 @@ def _compiler() -> str:
     return found
 
 
+@cache
+def _version() -> str:
+    """Returns the compiler's words about itself: another one makes other files."""
+    return subprocess.check_output([_compiler(), "--version"], text=True)
+
+
 def kept(suffix: str, contents: Sequence[str], make: Callable[[Path], object]) -> Path:
     """Returns the file that was made of these contents once, by any process of any run."""
     key = hashlib.sha256("\0".join(contents).encode()).hexdigest()[:32]
@@ -105,7 +112,7 @@ def warnings(code: str, *flags: str) -> str:
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
         part.write_text(done.stderr)
 
-    return kept(".txt", [text, HEADER.read_text(), *flags], make).read_text()
+    return kept(".txt", [text, HEADER.read_text(), _version(), *flags], make).read_text()
 
 
 @cache
@@ -113,8 +120,8 @@ def _header() -> Path:
     """Returns a copy of the header, beside what g++ compiled of it: a fifth less for each kernel."""
     text = HEADER.read_text()
     flags = [flag for flag in FLAGS if flag != "-shared"] + ["-x", "c++-header"]
-    header = kept(".h", [text, *flags], lambda part: part.write_text(text))
-    kept(".h.gch", [text, *flags], lambda part: _compile(header, part, *flags))
+    header = kept(".h", [text, _version(), *flags], lambda part: part.write_text(text))
+    kept(".h.gch", [text, _version(), *flags], lambda part: _compile(header, part, *flags))
     return header
 
 
@@ -132,7 +139,7 @@ def _library(code: str) -> ctypes.CDLL:
         finally:
             source.unlink()
 
-    return ctypes.CDLL(str(kept(".so", [text, HEADER.read_text(), *FLAGS], make)))
+    return ctypes.CDLL(str(kept(".so", [text, HEADER.read_text(), _version(), *FLAGS], make)))
 
 
 class RawModule:
