@@ -398,19 +398,6 @@ def test_the_launcher_plugs_nothing_together_itself() -> None:
             ), path
 
 
-def test_importing_telegrad_loads_no_grpc_and_starts_no_thread() -> None:
-    program = (
-        "import sys, threading; import telegrad; "
-        "bad = {'grpc', 'google.protobuf', 'asyncio', 'cupy'} & set(sys.modules); "
-        "assert not bad, bad; "
-        "assert threading.active_count() == 1, threading.enumerate()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=50
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_every_module_can_be_imported_first_and_starts_no_thread() -> None:
     program = (
         "import importlib, sys, threading; "

@@ -13,6 +13,7 @@ SLOW = {
     "asyncio",
     "cupy",
     "email",
+    "google.protobuf",
     "grpc",
     "importlib.metadata",
     "msgpack",
