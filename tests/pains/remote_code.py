@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -86,24 +85,6 @@ class HeldOptimizer(Optimizer):
 
 def who() -> str:
     return rpc.get_worker_info().name
-
-
-def outcome(wait: Callable[[], object]) -> str:
-    """The class of what a wait raises, and the worker that it names; else the value."""
-    try:
-        return str(wait())
-    except Exception as error:
-        return f"{type(error).__name__} {getattr(error, 'worker', '')}".strip()
-
-
-def compute(seconds: float) -> str:
-    """Computes in pure Python and gives nobody else a longer turn than the interpreter makes it."""
-    end = time.monotonic() + seconds
-    x = 1
-    while time.monotonic() < end:
-        for _ in range(1000):
-            x = (x * 31 + 7) % 1_000_003
-    return who()
 
 
 def process_id() -> int:

@@ -1,4 +1,4 @@
-"""A worker that computes without a pause, and one that waits for it."""
+"""A worker that computes without a pause in several threads, and one that waits for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def calls_busy(to: str, seconds: float) -> list[str]:
     lost: list[str] = []
     rpc.on_loss(lambda worker, error: lost.append(str(error)))
     try:
-        assert rpc.rpc_sync(to, busy, (seconds,), timeout=math.inf) > 0
+        calls = [rpc.rpc_async(to, busy, (seconds,), timeout=math.inf) for _ in range(4)]
+        assert rpc.rpc_sync(to, busy, (0.0,), timeout=math.inf) == 0  # beside them
+        assert min(rpc.wait_all(calls)) > 0
     except WorkerLostError as error:
         lost.append(str(error))
     return lost
