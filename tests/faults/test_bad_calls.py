@@ -31,7 +31,7 @@ TIMEOUT = ("timeout must be above 0 seconds", "write timeout=math.inf")
 REGISTER = ("rpc.register_type(Unsendable, encode=..., decode=...)", "make it a dataclass")
 THERE = "remote traceback, from worker 'worker1' (process "
 HAVE = "worker 'worker1' does not let the caller 'worker0' have"
-ALLOW = ("call a function of your own", "RpcOptions(callables=[")
+ALLOW = ("write a function of your own", "RpcOptions(callables=[")
 
 EXPECTED: dict[str, tuple[type[BaseException], tuple[str, ...]]] = {
     "unknown name": (UnknownWorkerError, ("no worker 'ps'", *MEMBERS)),
