@@ -89,7 +89,8 @@ FIRST_ROWS = (  # 200 mutants
     Row("pass", 10, "dist_autograd/pass_protocol.py",
         "dist_autograd/test_pass_protocol.py dist_autograd/programs/test_random_programs_pure.py"),
     Row("membership", 10, "rendezvous/membership.py::Membership,_duplicate,_numbers_problem,place_problem",
-        "rendezvous/test_membership.py rendezvous/test_start_when.py rendezvous/test_abandoned.py"),
+        "rendezvous/membership/test_membership.py rendezvous/membership/test_start_when.py "
+        "rendezvous/membership/test_abandoned.py"),
     Row("collectives", 8, "collectives/groups/forming.py collectives/mailbox.py",
         "collectives/groups/test_forming.py collectives/test_mailbox.py"),
     Row("training", 5, "parallel/bucket.py parallel/optimizer/rounds.py::Rounds,StepCounts",
@@ -101,13 +102,14 @@ FIRST_ROWS = (  # 200 mutants
     Row("slabs", 5, "transport/channels/ledger.py", "transport/channels/test_ledger.py"),
     Row("session", 18, "transport/session/session.py", "transport/session/test_session.py"),
     Row("wire", 36, "wire/*.py wire/values/*.py !wire/memory.py wire/memory.py::bytes_of,copy_of,_octets",
-        "wire/test_round_trips.py wire/test_frame.py wire/test_head.py wire/test_vectors.py "
-        "wire/test_limits.py wire/test_values.py wire/test_hostile.py wire/test_exceptions.py "
-        "wire/test_function_ref.py wire/test_registry.py gpu/test_wire.py wire/test_arrays.py "
-        "wire/test_blocks.py fuzz/test_fuzz.py wire/test_runs_no_code.py "
+        "wire/promises/test_round_trips.py wire/test_frame.py wire/test_head.py "
+        "wire/test_vectors.py wire/promises/test_limits.py wire/values/test_values.py "
+        "wire/promises/test_hostile.py wire/test_exceptions.py "
+        "wire/test_function_ref.py wire/test_registry.py gpu/test_wire.py wire/values/test_arrays.py "
+        "wire/test_memory.py fuzz/test_fuzz.py wire/promises/test_runs_no_code.py "
         "transport/channels/test_shared_memory.py gpu/transport/test_device_slabs.py"),
     Row("policy", 14, "rpc/policy/*.py", "rpc/policy/test_policy.py "
-        "wire/test_runs_no_code.py wire/test_function_ref.py rpc/policy/test_bounds.py"),
+        "wire/promises/test_runs_no_code.py wire/test_function_ref.py rpc/policy/test_bounds.py"),
     Row("engine", 24, "autograd/graph/graph_task.py autograd/graph/engine.py",
         "autograd/graph/test_graph_task.py autograd/graph/test_backward.py "
         "autograd/graph/test_hooks.py autograd/graph/test_handed_over.py "

@@ -9,12 +9,13 @@ from __future__ import annotations
 import ast
 import functools
 import gc
+import itertools
 import re
 import subprocess
 import sys
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +40,8 @@ MOST_ENTRIES = 16
 STEP_OF_LINES = 250  # of the budgets of code lines
 # A room may be long where it is a list of things: one file each.
 LISTS = {"nn", "kernels", "pb"}
+# Rooms of tests that hold more than one module, below the package whose fixtures they take or at the top.
+KINDS_OF_TESTS = {"guides", "programs", "promises"}
 # Files that only pass names on: they import all rooms of their package.
 FACES = {"__init__.py", "seams.py"}
 
@@ -260,6 +263,26 @@ def rooms_used() -> dict[str, set[str]]:
     return found
 
 
+def misplaced(files: Iterable[str]) -> list[str]:
+    """Returns what is wrong with the places of files below `tests`."""
+    offenders: list[str] = []
+    entries: dict[str, set[str]] = defaultdict(set)
+    for file in files:
+        *folders, name = file.split("/")
+        entries["/".join(folders)].add(name)
+        for depth in range(1, len(folders)):  # at the top any package may have a folder
+            entries["/".join(folders[:depth])].add(folders[depth])
+        code = PACKAGE.joinpath(*itertools.takewhile(lambda n: n not in KINDS_OF_TESTS, folders))
+        mirrored = any(code.glob("*.py")) or code.with_suffix(".py").exists()
+        if name.startswith("test_") and not mirrored and folders[0] not in HOUSE["rooms_of_tests"]:
+            offenders.append(f"tests/{file} lies where telegrad has no room: {code.name}")
+    return offenders + [
+        f"tests/{folder} has {len(names)} entries (at most: {MOST_ENTRIES})"
+        for folder, names in entries.items()
+        if len(names) > MOST_ENTRIES
+    ]
+
+
 # -- what is checked ---------------------------------------------------------------------------
 
 
@@ -353,6 +376,24 @@ def test_budgets_only_fall() -> None:
         if n > LONGEST_FILE
     ]
     assert not offenders, "\n".join(offenders)
+
+
+def test_tests_lie_where_the_code_lies() -> None:
+    tests = ROOT / "tests"
+    offenders = misplaced(path.relative_to(tests).as_posix() for path in tests.rglob("*.py"))
+    assert not offenders, "\n".join(offenders)
+
+
+def test_a_test_in_no_room_and_a_full_folder_are_found() -> None:
+    assert not misplaced(
+        ("rpc/call/test_x.py", "rpc/pool/promises/x/test_x.py", "guides/test_x.py")
+    )
+    assert not misplaced(("nn/module/test_x.py", "gpu/anything/test_x.py", "rpc/anything/code.py"))
+    for file in ("rpc/calls/test_x.py", "nn/modules/test_x.py", "calls/test_x.py"):
+        assert len(misplaced([file])) == 1, file
+    full = [f"rpc/call/test_{n}.py" for n in range(MOST_ENTRIES)]
+    assert not misplaced(full)
+    assert len(misplaced([*full, "rpc/call/promises/test_x.py"])) == 1
 
 
 def test_protocols_are_pure_with_all_that_they_build_on() -> None:

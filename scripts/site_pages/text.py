@@ -105,8 +105,8 @@ def link_files(text: str, page: str, titles: Mapping[str, str]) -> str:
         >>> titles = {"streams.md": "Streams", "tutorials/rl.md": "RL"}
         >>> link_files("see `docs/streams.md`", "tutorials/rl.md", titles)
         'see [Streams](../streams.md)'
-        >>> link_files("see [the test](../tests/test_docs.py)", "streams.md", titles)
-        'see `tests/test_docs.py`'
+        >>> link_files("see [the test](../tests/house/test_docs.py)", "streams.md", titles)
+        'see `tests/house/test_docs.py`'
     """
     folder = posixpath.dirname(page)
 

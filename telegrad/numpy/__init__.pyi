@@ -1,7 +1,7 @@
 """The types of `telegrad.numpy`: a function of a Tensor gives a Tensor, one of arrays gives Any.
 
 A name that is not listed (a constant, a dtype, a function without a rule) is Any;
-tests/test_types.py checks that the functions with rules are all here.
+tests/house/test_types.py checks that the functions with rules are all here.
 """
 
 from typing import Any, overload

@@ -12,7 +12,7 @@ import pytest
 
 from telegrad import collectives, dist_autograd, errors, launch, parallel, rpc, testing
 from tests.conftest import TOKEN, Programs
-from tests.tables_of_tests import ROOT, missing
+from tests.house.tables_of_tests import ROOT, missing
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "coming-from-torch.md").read_text()
 TORCH_ROWS = tomllib.loads((Path(__file__).parent / "torch_rows.toml").read_text())

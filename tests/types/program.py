@@ -1,6 +1,6 @@
 """A user's program: `assert_type` says what mypy finds, a mark at the end of a line what it refuses.
 
-tests/test_types.py has mypy check it; it is never run.
+tests/house/test_types.py has mypy check it; it is never run.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator

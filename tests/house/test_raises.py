@@ -7,7 +7,7 @@ import builtins
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent / "telegrad"
+PACKAGE = Path(__file__).parents[2] / "telegrad"
 
 # What Python itself raises for a wrong argument, name or index, or for a lack of something outside
 # of telegrad: whoever calls a function in a wrong way gets these from any library.

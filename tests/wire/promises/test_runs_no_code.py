@@ -27,11 +27,11 @@ from telegrad.rpc.seams import CallablePolicy
 from telegrad.wire import decode, decode_exception, describe, encode, encode_exception, rebuild
 from telegrad.wire.document import MARKERS, Tag
 from telegrad.wire.values.builtin_types import code_of
-from tests.wire import with_code as code
+from tests.wire.promises import with_code as code
+from tests.wire.promises.with_code import RAN
 from tests.wire.samples import Access, Bits, Color, Level, Pair, Point, Slotted, Word, round_trip
-from tests.wire.with_code import RAN
 
-HERE = "tests.wire.with_code"
+HERE = "tests.wire.promises.with_code"
 
 
 @pytest.fixture(autouse=True)

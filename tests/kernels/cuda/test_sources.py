@@ -8,7 +8,7 @@ import pytest
 
 from telegrad.kernels.cuda import code_of
 from tests.gpu.stand_in.stand_in_kernels import warnings
-from tests.kernels.nvrtc import FOLDER, SOURCES, compiled, usage, variants
+from tests.kernels.cuda.nvrtc import FOLDER, SOURCES, compiled, usage, variants
 
 # A100, H100, B200, and V100, which CUDA 13 has dropped.
 ARCHITECTURES = ["sm_80", "sm_90", "sm_100", "sm_70"]

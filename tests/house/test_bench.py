@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 README, PERFORMANCE = ROOT / "README.md", ROOT / "docs" / "performance.md"
 

@@ -173,7 +173,7 @@ def test_without_a_compiler_it_is_skipped_in_words() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PATH": "", "CXX": "no-compiler"},
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         check=False,

@@ -31,7 +31,7 @@ from telegrad.rendezvous.membership import (
     Welcome,
 )
 from telegrad.types import WorkerInfo
-from tests.rendezvous.membership_values import full, member, one, only, request, session
+from tests.rendezvous.membership.membership_values import full, member, one, only, request, session
 
 
 def test_all_are_welcomed_when_the_last_one_comes() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "telegrad"
 OWN = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 DOCUMENTS = sorted([*OWN, *(ROOT / "docs").rglob("*.md")])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from telegrad.errors import QueueEmptyError, RendezvousTimeoutError
 from telegrad.rendezvous import Store
-from tests.rendezvous.test_store import KINDS, opened
+from tests.rendezvous.store.test_store import KINDS, opened
 
 Call: TypeAlias = tuple[str, tuple[object, ...]]
 

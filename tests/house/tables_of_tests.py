@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TypeAlias
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 # A file and one of its tests; "" for the whole file.
 Named: TypeAlias = tuple[Path, str]

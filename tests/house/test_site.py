@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from scripts.site_pages import notebook, reference, text
-from tests.test_exports import DOCUMENTED
+from tests.house.test_exports import DOCUMENTED
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 NAVIGATION = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
 PLACES = re.findall(r"([\w./-]+\.md)$", NAVIGATION, re.MULTILINE)
@@ -53,7 +53,7 @@ def entry_of(face: reference.Face, name: str, page: str) -> bool:
 
 @pytest.mark.parametrize("name", [face.module for face in reference.FACES if not face.numpy])
 def test_every_public_function_and_class_has_an_example(name: str) -> None:
-    """tests/test_docs.py runs the examples."""
+    """tests/house/test_docs.py runs the examples."""
     face = BY_MODULE[name]
     without = [name for name in reference.names_of(face) if reference.lacks_example(face, name)]
     assert not without, f"give each an example in its docstring: {without}"
@@ -88,7 +88,7 @@ TITLES = {"index.md": "telegrad", "rref.md": "References", "tutorials/rl.md": "R
         ("rref.md", "`docs/rref.md`", "`docs/rref.md`"),
         ("rref.md", "`tests/break_in/README.md`", "`tests/break_in/README.md`"),
         ("rref.md", "`../README.md`", "[telegrad](index.md)"),
-        ("rref.md", "[a test](../tests/test_docs.py)", "`tests/test_docs.py`"),
+        ("rref.md", "[a test](../tests/house/test_docs.py)", "`tests/house/test_docs.py`"),
         ("rref.md", "[below](#below)", "[below](#below)"),
         ("rref.md", "[gone](gone.md)", "[gone](gone.md)"),
         ("rref.md", "```\n`docs/tutorials/rl.md`\n```", "```\n`docs/tutorials/rl.md`\n```"),

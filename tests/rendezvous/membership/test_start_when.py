@@ -24,7 +24,7 @@ from telegrad.rendezvous.membership import (
     Welcome,
 )
 from telegrad.types import WorkerInfo
-from tests.rendezvous.membership_values import one, session
+from tests.rendezvous.membership.membership_values import one, session
 
 N = 4
 

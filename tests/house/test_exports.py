@@ -15,7 +15,7 @@ import pytest
 import telegrad as tg
 from telegrad import rpc
 
-PACKAGE = Path(__file__).parent.parent / "telegrad"
+PACKAGE = Path(__file__).parents[2] / "telegrad"
 FACES = sorted(
     ".".join(path.parent.relative_to(PACKAGE.parent).parts) for path in PACKAGE.rglob("__init__.py")
 )

@@ -1,6 +1,6 @@
 """Modules on a GPU: what moves with them, where states are loaded and numbers drawn.
 
-What modules compute there tests/nn/test_golden_modules.py checks; here is what its table lacks.
+What modules compute there tests/nn/module/test_golden.py checks; here is what its table lacks.
 """
 
 from __future__ import annotations

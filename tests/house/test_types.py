@@ -18,7 +18,7 @@ from telegrad import Tensor, no_grad
 from telegrad.autograd import extend
 from tests.autograd.samples.tables import SAMPLES
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROGRAM = "tests/types/program.py"
 STUBS = ["telegrad.numpy", "telegrad.numpy.linalg", "telegrad.numpy.fft", "telegrad.scipy.special"]
 # What the stubs call a kind of result, and its class; NumPy's own where it is a named tuple.

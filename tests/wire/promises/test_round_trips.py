@@ -32,7 +32,7 @@ from tests.wire.samples import (
     double,
     round_trip,
 )
-from tests.wire.test_values import same, values
+from tests.wire.values.test_values import same, values
 
 # -- at once, and item by item ---------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.tables_of_tests import defined_in, missing, named_tests
+from tests.house.tables_of_tests import defined_in, missing, named_tests
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 FAULTS, ATTACKS, PAINS = (TESTS / name / "README.md" for name in ("faults", "break_in", "pains"))
 NUMBERS = range(1, 41)  # of pains
 CHECKS_OF_TABLES = {"test_each_bad_call_has_its_expectation", "test_hostile_table.py"}

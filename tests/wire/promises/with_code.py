@@ -242,7 +242,7 @@ class Callable_:
 
     def __getattribute__(self, name: str) -> Any:
         RAN.append(f"Callable_.{name}")
-        return "tests.wire.with_code"
+        return "tests.wire.promises.with_code"
 
 
 found = Callable_()

@@ -24,7 +24,7 @@ from telegrad.rendezvous.membership import (
     Welcome,
 )
 from telegrad.types import WorkerInfo
-from tests.rendezvous.membership_values import full, member, one, request, session
+from tests.rendezvous.membership.membership_values import full, member, one, request, session
 
 ASKING = WorkerInfo("store.asking", 1, 4711)  # the line of a worker that has given up its own
 AGAIN = WorkerInfo("store.again", 1, 4712)  # and of one that comes in its place
