@@ -125,7 +125,7 @@ def test_the_coordinator_gives_no_living_incarnation_twice(victim: Victim) -> No
     [
         "os:system", "posix:system", "subprocess:run", "subprocess:Popen", "builtins:eval",
         "builtins:exec", "builtins:__import__", "builtins:open", "pickle:loads", "numpy:load",
-        "ctypes:CDLL", "importlib:import_module", "shutil:rmtree", "code:interact",
+        "ctypes:CDLL", "importlib:import_module", "shutil:rmtree", "code:interact", "os:_exit",
         f"{HERE}:os.system", f"{HERE}:Path.touch", f"{HERE}:_sing", f"{HERE}:Eager.__init__",
         f"{HERE}:Eager.__class__.__bases__", f"{HERE}:who_am_i.__globals__", f"{HERE}:rpc.shutdown",
         "telegrad.rpc:shutdown", "..os:system", "os.path:os.system", "os:system\x00", "", ":", "os",

@@ -10,19 +10,16 @@ import sys
 import threading
 import types
 import uuid
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from telegrad import dist_autograd, nn, rpc
-from telegrad.autograd import tensor
-from telegrad.rpc.seams import current_agent
+from telegrad import nn, rpc
 from tests.faults import remote_code
 from tests.faults.outcome import Failure, failure_of
-from tests.faults.remote_code import double, echo, vector, who
+from tests.faults.remote_code import echo, who
 
 TO = "worker1"
 
@@ -78,19 +75,9 @@ class Model:
     def forward(self, x: int) -> int:
         return x
 
-    def _secret(self) -> str:
-        return "secret"
-
 
 def sync(func: Any, args: Any = (), to: Any = TO, **options: Any) -> Any:
     return rpc.rpc_sync(to, func, args, **options)
-
-
-def raw(function: str, *args: Any) -> Any:
-    """Asks by name, as a caller would that is not telegrad, past the checks at the caller."""
-    agent = current_agent()
-    payload = {"func": function, "script": "", "args": list(args), "kwargs": {}}
-    return agent.calling.send(agent.members.find(TO), "rpc.call", payload, function=function).wait()
 
 
 def only_here() -> Any:
@@ -117,42 +104,6 @@ def contains_itself() -> Any:
     value: list[Any] = []
     value.append(value)
     return sync(echo, (value,))
-
-
-def local_backward() -> None:
-    x = vector()
-    with dist_autograd.context():
-        sync(double, (x,)).sum().backward()
-
-
-def backward_without_a_context() -> None:
-    dist_autograd.backward(77, [vector().sum()])
-
-
-def gradients_after_the_context() -> None:
-    with dist_autograd.context() as context_id:
-        pass
-    dist_autograd.get_gradients(context_id)
-
-
-def backward_of_what_was_called_outside() -> None:
-    x = vector()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        loss = sync(double, (x,)).sum()
-    words = [str(warning.message) for warning in said]
-    assert len(words) == 1, words
-    assert "sent to 'worker1' outside of an autograd context" in words[0]
-    with dist_autograd.context() as context_id:
-        dist_autograd.backward(context_id, [loss])
-
-
-def backward_of_another_context() -> None:
-    x = vector()
-    with dist_autograd.context():
-        loss = sync(double, (x,)).sum()
-    with dist_autograd.context() as second:
-        dist_autograd.backward(second, [loss])
 
 
 CALLS: dict[str, Callable[[], object]] = {
@@ -185,13 +136,6 @@ CALLS: dict[str, Callable[[], object]] = {
     "os.system": lambda: sync(os.system, ("exit 3",)),
     "pickle.loads": lambda: sync(pickle.loads, (b"N.",)),
     "private": lambda: sync(_private),
-    "private, raw": lambda: raw("tests.faults.bad_calls:_private"),
-    "private method, raw": lambda: raw("tests.faults.bad_calls:Model._secret"),
-    "through a module, raw": lambda: raw("tests.faults.bad_calls:os.system", "exit 3"),
-    "dunder, raw": lambda: raw("tests.faults.bad_calls:sync.__globals__.get", "os"),
-    "os:_exit, raw": lambda: raw("os:_exit", 3),
-    "import, raw": lambda: raw("importlib:import_module", "antigravity"),
-    "a value, raw": lambda: raw("tests.faults.bad_calls:TO"),
     "rpc.shutdown": lambda: sync(rpc.shutdown),
     # values that cannot travel
     "unsendable": lambda: sync(echo, (1, {"lr": [Unsendable()]})),
@@ -210,21 +154,9 @@ CALLS: dict[str, Callable[[], object]] = {
     # on a loop
     "rpc_sync in async def": lambda: sync(blocks_its_loop, ("worker0",)),
     "wait in async def": lambda: sync(waits_on_its_loop, ("worker0",)),
-    # gradients
-    "loss.backward()": local_backward,
-    "no context": backward_without_a_context,
-    "released context": gradients_after_the_context,
-    "called outside": backward_of_what_was_called_outside,
-    "another context": backward_of_another_context,
-    "root needs none": lambda: backward_of(tensor(1.0)),
     # twice
     "second init_rpc": lambda: rpc.init_rpc("second"),
 }
-
-
-def backward_of(root: Any) -> None:
-    with dist_autograd.context() as context_id:
-        dist_autograd.backward(context_id, [root])
 
 
 def _closure() -> Callable[[], int]:

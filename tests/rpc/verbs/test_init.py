@@ -7,9 +7,8 @@ import socket
 
 import pytest
 
-from telegrad import nn, rpc
+from telegrad import rpc
 from telegrad.errors import (
-    EncodeError,
     NotInitializedError,
     RendezvousTimeoutError,
 )
@@ -96,13 +95,6 @@ def test_without_a_token_it_warns() -> None:
     with pytest.warns(UserWarning, match="insecure=True"):
         rpc.init_rpc(options=rpc.RpcOptions(insecure=True))
     assert rpc.rpc_sync(0, remote_code.who) == "worker0"
-
-
-def test_a_module_by_value_is_refused_with_the_three_ways() -> None:
-    rpc.init_rpc()
-    with pytest.raises(EncodeError, match=r"RRef\(model\).*rpc\.remote") as info:
-        rpc.rpc_sync(0, remote_code.echo, (nn.Linear(2, 2),))
-    assert info.value.path == "args[0]"
 
 
 # A process that forks for reasons of its own, and whose children end as programs do.
