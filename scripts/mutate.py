@@ -108,7 +108,7 @@ FIRST_ROWS = (  # 200 mutants
         "wire/test_function_ref.py wire/test_registry.py gpu/test_wire.py wire/values/test_arrays.py "
         "wire/test_memory.py fuzz/test_fuzz.py wire/promises/test_runs_no_code.py "
         "transport/channels/test_shared_memory.py gpu/transport/test_device_slabs.py"),
-    Row("policy", 14, "rpc/policy/*.py", "rpc/policy/test_policy.py "
+    Row("policy", 14, "rpc/policy/*.py", "rpc/policy/test_policy.py rpc/policy/test_known_methods.py "
         "wire/promises/test_runs_no_code.py wire/test_function_ref.py rpc/policy/test_bounds.py"),
     Row("engine", 24, "autograd/graph/graph_task.py autograd/graph/engine.py",
         "autograd/graph/test_graph_task.py autograd/graph/test_backward.py "

@@ -153,6 +153,8 @@ class CallableRequest:
 
 # -- the policy ----------------------------------------------------------------------------------
 
+MOST_KNOWN = 1000  # methods; only a program that keeps making classes has more
+
 # These lead in a step or two to everything in the process, though their class is a builtin one.
 _INTERNALS = (types.ModuleType, types.FrameType, types.TracebackType, types.CodeType)
 
@@ -206,8 +208,9 @@ class CallablePolicy:
         self._decide = checked if not isinstance(checked, str | tuple) else None
         self._project = Project()
         # Verdicts on functions that may be called; most are called again. A verdict holds for the
-        # same function under the same name.
+        # same function under the same name, and for a method also on the same class.
         self._known: dict[str, tuple[str, str, types.FunctionType]] = {}
+        self._known_methods: set[tuple[type, str, object]] = set()
 
     def __repr__(self) -> str:
         return f"CallablePolicy({self._decide or list(self._patterns) or self.mode!r})"
@@ -290,6 +293,8 @@ class CallablePolicy:
         """
         if self.mode == "importable" and self._decide is None:
             return
+        if self._knows(value, method):
+            return
         request = CallableRequest(self, "", caller, logged=logged or _called(value, method))
         if isinstance(value, _INTERNALS):
             name = names.own_attributes(value).get("__name__") or type(value).__qualname__
@@ -301,7 +306,8 @@ class CallablePolicy:
         if self._decide is not None:
             self._ask_of_method(value, method, request)
             return
-        for definer, name in definers(value, method):
+        deciding = definers(value, method)
+        for definer, name in deciding:
             if self._may_have(value, definer, name):
                 continue
             request.name = called = dotted(definer, name)
@@ -311,6 +317,9 @@ class CallablePolicy:
                 "it is not of this project; mark the class with rpc.expose if it is yours, or"
                 f" start the worker with RpcOptions(callables=[{called!r}])"
             )
+        # An attribute of the object itself, or a foreign function, was judged as "__call__".
+        if [name for _, name in deciding] == [method] != ["__call__"] and not names.is_class(value):
+            self._remember(type(value), method)
 
     def check_found(
         self, value: object, name: str, found: object, caller: WorkerInfo = _SOMEBODY
@@ -337,10 +346,33 @@ class CallablePolicy:
             Traceback (most recent call last):
             telegrad.errors.CallRefusedError: ...
         """
+        if type(found) is types.MethodType and found.__self__ is value and name != "__call__":
+            cls = type(value)
+            if type(cls) is type and (cls, name, found.__func__) in self._known_methods:
+                return
         if name != "__call__" and not is_method(value, name):
             self.check_method(found, "__call__", caller, _called(value, name))
 
     # Methods.
+
+    def _knows(self, value: object, name: str) -> bool:
+        """Returns True if this method of the object's class was allowed; runs no user code."""
+        cls = type(value)
+        if type(cls) is not type:  # another metaclass may define equality of its classes
+            return False
+        function, own = names.first_in_bases(cls, name), names.instance_dict(cls)
+        return (
+            type(function) is types.FunctionType
+            and (cls, name, function) in self._known_methods
+            and (own is None or name not in own(value))
+        )
+
+    def _remember(self, cls: type, name: str) -> None:
+        """Remembers that a method may be called on the objects of a class."""
+        function = names.first_in_bases(cls, name)
+        plain = type(cls) is type and type(function) is types.FunctionType
+        if plain and "<locals>" not in cls.__qualname__ and len(self._known_methods) < MOST_KNOWN:
+            self._known_methods.add((cls, name, function))
 
     def _may_have(self, value: object, definer: object, method: str) -> bool:
         """Returns True if a class may give this object this method, or a function may be called."""

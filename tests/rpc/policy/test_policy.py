@@ -9,9 +9,7 @@ import os
 import subprocess
 import sys
 import types
-from abc import ABC
-from collections.abc import Callable, Mapping
-from functools import update_wrapper
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -377,30 +375,6 @@ BOX, FACTORY = mine.Toolbox(), mine.Factory(cast("Any", subprocess.run))
 def test_what_a_method_leads_to(value: object, method: str, project: bool, exposed: bool) -> None:
     assert allows_method(PROJECT, value, method) is project
     assert allows_method(EXPOSED, value, method) is exposed
-
-
-class Wrapper:
-    def __init__(self, function: Callable[..., Any]) -> None:
-        update_wrapper(self, function)
-        self.function = function
-
-    def __call__(self) -> Any:
-        return self.function()
-
-
-class Registering(ABC):  # noqa: B024 - its metaclass has a method of Python's
-    pass
-
-
-def test_a_callable_object_is_judged_by_what_it_says_of_itself() -> None:
-    assert allows_method(PROJECT, Wrapper(mine.plain), "__call__")
-    with pytest.raises(CallRefusedError, match=r"posix\.getpid"):
-        PROJECT.check_method(Wrapper(os.getpid), "__call__")
-
-
-def test_a_method_of_a_metaclass_is_judged_by_the_class_that_has_it() -> None:
-    for value in (Registering, Mapping):
-        assert not allows_method(PROJECT, value, "register")
 
 
 def test_all_public_names_of_tensors_may_be_used() -> None:
