@@ -148,6 +148,8 @@ class Container:
             if context is not None:
                 return context
             own = creator_of(context_id) == self.agent.info.incarnation
+            # A message that comes behind the release must not revive its context: nobody would
+            # release it again.
             if own or self._released.is_over_for(peer, context_id):
                 return None
             context = Context(context_id, self.new_message, peer)
@@ -230,6 +232,8 @@ class Container:
     ) -> PassRunner | None:
         with critical.section, self._lock:
             runner = self._passes.get(pass_id)
+            # The context may have been released since it was found: `_drop` has ended its passes,
+            # and would miss this one.
             if runner is None and self._contexts.get(context.id) is context:
                 if peer is not None:
                     self._count(context, peer)
@@ -337,6 +341,7 @@ class Container:
         with critical.section, self._lock:
             runners = list(self._passes.values())
         for runner in runners:
+            # In the pool: this may be the loop, and an abort runs code of the graph.
             if runner.waiting:
                 self.agent.pool.submit(partial(runner.abort, error, at_once=True))
 

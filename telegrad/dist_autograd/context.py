@@ -151,6 +151,7 @@ class Context:
             if type(array) is not np.ndarray and (made := current_place(array)) is not None:
                 function._made_on = (made,)
         with critical.section, self._lock:
+            # A reply may come after the release, which has taken the functions already.
             if not self._released:
                 self.recorded.receives[peer.incarnation, number] = function
 

@@ -72,6 +72,7 @@ class AutogradInterceptor(Interceptor):
         if state is PLAIN and not message.externals:
             return
         context = None if state.context_id is None else self._container.get(state.context_id)
+        # Before the message leaves: a release that comes meanwhile has to reach the peer, too.
         if context is not None and not context.touch(message.peer):
             context = None  # released meanwhile
         sent: list[int] = []

@@ -56,6 +56,7 @@ class PassGradients(GradientTarget):
         """
         plain = type(gradient) is np.ndarray  # the usual case; nothing else holds the array
         with critical.section, self._lock:
+            # A rule that ran as the pass was aborted may still bring a gradient.
             if self._cleared:
                 return
             present = self._held.get(tensor)
@@ -64,6 +65,8 @@ class PassGradients(GradientTarget):
                     self._held[tensor] = gradient
                     return
                 del present
+                # The gradient is out of the dict while it is added to. Readers take the lock, or
+                # they would find none.
                 box = [self._held.pop(tensor)]
                 add_to(box, 0, gradient)  # in place if nobody else has the array
                 self._held[tensor] = box[0]

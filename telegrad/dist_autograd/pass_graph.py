@@ -80,6 +80,7 @@ class PassGraph:
     def feed(self, key: FunctionKey, gradients: Gradients | None) -> None:
         """Queues the answer to a send; `run` processes it."""
         self.task.feed(self._functions.sends[key], gradients)
+        # Set last: the thread that runs the graph clears it, and looks for fed nodes after that.
         self.fed = True
 
     def run(self) -> bool:
@@ -109,6 +110,7 @@ class PassGraph:
 
     def _on_sink(self, sink: Sink, gradients: Gradients | None) -> None:
         """Reports a receive that the graph has reached."""
+        # A rule that ran as the pass was dropped comes here once more.
         if self._dropped:
             return
         assert isinstance(sink, RecvFunction), sink

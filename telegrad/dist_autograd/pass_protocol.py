@@ -259,6 +259,7 @@ class PassProtocol(Generic[G]):
         assert self.phase is not Phase.IDLE, "the cut is fixed before a begin is handled"
         self._engaged.add(peer)
         if self.phase is Phase.ABORTED:
+            # The peer began late and does not know that the pass is over (P4).
             out.append(Reply(peer, self.cause))
             return out
         if self._parent is None and self.me != self.starter:
@@ -415,6 +416,7 @@ class PassProtocol(Generic[G]):
                 )
 
     def _abort(self, cause: BaseException, source: Peer | None, out: list[Action[G]]) -> None:
+        # P3: once the starter has told its caller of success, nothing takes that back.
         if self.phase is Phase.ABORTED or (self.phase is Phase.DONE and self.me == self.starter):
             return
         self.phase = Phase.ABORTED

@@ -159,6 +159,8 @@ class PassRunner:
         self._mode = mode
 
         def enter() -> list[Action[Gradients]]:
+            # The pass may have been aborted before: its context was released, or its deadline
+            # passed.
             aborted = self._protocol.phase is not Phase.IDLE
             return [] if aborted else self._protocol.enter(self._cut(roots, wanted))
 
@@ -245,6 +247,7 @@ class PassRunner:
         peer = self._known(sender)
         gradients = message.gradients
         if message.mode is not None:
+            # The begin goes first: the answers behind it belong to the cut that it fixes.
             if self._protocol.phase is Phase.IDLE:
                 self._mode = message.mode
                 try:
@@ -273,6 +276,7 @@ class PassRunner:
         # Each thread that handles an event comes here afterwards. In `handle` below, it may
         # handle an event of another thread, which has found nothing to do and left: so look again.
         while (graph := self._graph) is not None and graph.fed:
+            # Cleared before the run: a thread that feeds the graph meanwhile sets it again.
             graph.fed = False
             if self._outgoing and graph.task.remaining > SMALL_GRAPH:
                 self._events.handle(self._say_all)
@@ -370,6 +374,7 @@ class PassRunner:
             if action.gradients and self._graph is not None and not self._graph.task.dry:
                 self._send(peer)
         elif isinstance(action, Begin):
+            # Before the begin leaves: a release that comes meanwhile has to reach the peer, too.
             self._context.touch(self._peers[peer])
             message.mode, message.claims = self._mode, action.claims
         else:
@@ -384,10 +389,12 @@ class PassRunner:
         message, to = self._outgoing.pop(peer), self._peers[peer]
         try:
             if self._mode.create and message.gradients:
+                # Recorded before it leaves: a later pass of the peer may claim it at once.
                 message.sent = self._context.record_send(to, message.flat())
             with self.gradients.in_order():  # another thread may have computed them
                 self._agent.messages.post(to, PASS, message.to_wire(self._agent.info.name))
         except (WorkerLostError, UnknownWorkerError) as error:
+            # Queued: the event whose actions these are has to end first.
             self._events.handle(partial(self._protocol.lost, peer, error))
         except BaseException as error:
             if not message.gradients:

@@ -98,6 +98,8 @@ def run_pass(
         stop.cancel()
         if served is not None:
             served.nested.discard(ended)
+        # An exception has ended the wait (Ctrl-C, a cancelled call), and nothing else would end the
+        # pass before its deadline.
         if not ended.done():
             _interrupt(runner)
         _forget_frames(runner)
@@ -192,6 +194,8 @@ class OwnPart(Driven):
             comes_from(news, self)
             if ended.done():  # it ended before `_news` was set
                 return
+            # Only around the wait: a message that this thread receives elsewhere, as in a rule that
+            # calls another worker, would lie here until the rule returns.
             waiting[me] = self._take
             try:
                 news.wait()

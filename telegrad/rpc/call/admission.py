@@ -207,6 +207,8 @@ class Budget:
     def ask(self, peer: WorkerInfo, call: int, size: int) -> list[Grant]:
         """Takes the request of a peer that wants to send a call of `size` bytes."""
         key = (peer, call)
+        # The caller decides under its lock and posts without it, so that its withdrawal may
+        # overtake its question.
         if key in self._withdrawn:
             self._withdrawn.remove(key)
             return []
@@ -277,9 +279,11 @@ class Budget:
         """Admits the calls for which there is room; with `beyond` the first one in any case."""
         grants: list[Grant] = []
         while self._queue:
+            # G5: peers that let a permit lapse come after all others.
             late = {peer for peer, _ in self._lapsed}
             peer = next((each for each in self._queue if each not in late), next(iter(self._queue)))
             call, size = next(iter(self._queue[peer].items()))
+            # G2: with nothing in use, the head of the queue goes, whatever its size.
             if self.in_use and self.in_use + size > self._limit and not beyond:
                 break
             beyond = False

@@ -99,6 +99,8 @@ class CalleeAdmission:
     def _event(self, event: Callable[[], list[Grant]]) -> None:
         with critical.section, self._lock:
             grants = event()
+            # Set before a permit is posted: the call may be here as soon as its caller has the
+            # permit, and `accept` looks at this without the lock.
             self.expects = self._budget.expects
             watch = self._budget.is_full and not self._watching
             self._watching |= watch

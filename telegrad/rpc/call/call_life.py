@@ -146,6 +146,8 @@ class CallLife:
             closed.
         """
         if call.state is _OVER:
+            # A call that is sent again is known by its number all the while: it may have been
+            # cancelled, or its time be over, while a thread of the pool sealed its message.
             return Do.TAKE_BACK
         if self.closed:
             call.state = _OVER
@@ -198,6 +200,8 @@ class CallLife:
             peer: The callee to which it was to go; it may have another one by now.
             may_return: True if that callee is lost, and may come back.
         """
+        # The thread that posts and the loop both hear of a loss. The first may have handed the call
+        # on to the successor of its callee; the second must not take it back from there.
         known = self.requests.find(call.number) is call  # else it was given up, and then closed
         if not known or call.peer is not peer or call.state in (State.NEW, State.AWAY):
             return []
@@ -209,6 +213,8 @@ class CallLife:
     def reply(self, peer: WorkerInfo, number: int) -> tuple[PendingCall | None, Sequence[Action]]:
         """Takes a reply; returns its call, given up or not; None if nothing of that peer waits."""
         call = self.requests.find(number)
+        # The number alone proves nothing: any member may answer it, and so may the lost incarnation
+        # of a callee whose successor has the call now.
         if call is None or call.peer.incarnation != peer.incarnation:
             return None, _NOTHING
         if call.state is _POSTED:
@@ -228,6 +234,8 @@ class CallLife:
         was = call.state
         if was in (_OVER, _GIVEN_UP) or (states and was not in states):
             return []
+        # A posted call keeps its place in the window until its reply comes: its callee may be at
+        # work. Else calls that time out one after the other would exceed the window.
         if was is _POSTED:  # its reply is still expected
             call.state = _GIVEN_UP
             if call.parent is not None:
@@ -251,6 +259,8 @@ class CallLife:
             gone: Returns True for a peer that is lost.
             may_return: True if it may come back.
         """
+        # The windows go before the calls, and make no moves: every call in them ends below, so that
+        # none of them may get the place of another.
         for peer, window in list(self._windows.values()):
             if gone(peer):
                 window.lose()

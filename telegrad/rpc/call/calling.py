@@ -66,6 +66,8 @@ class _Reply:
         return body
 
     def __del__(self) -> None:
+        # A finaliser may run inside any lock of this thread: it only appends, and `drop_unread`
+        # tells the interceptors.
         if self._envelope is not None and self._values:
             self._unread.put((self._peer, self._record, self._envelope))
 
@@ -176,6 +178,9 @@ class Calling:
         """
         if self._agent_life.forked:  # a child has none of the threads that answer
             self._agent_life.check_process()
+        # A finaliser or a signal handler may have interrupted this thread inside one of telegrad's
+        # locks, for which it would wait for ever. Another thread makes its call, with the arguments
+        # as they are now.
         if critical.section._is_owned():
             late = partial(
                 self.send,
@@ -231,6 +236,8 @@ class Calling:
         except BaseException:  # of a signal handler too: nobody has the future to cancel
             future.cancel()
             raise
+        # A served call cancels the calls that it has made once. It marks itself before, so that a
+        # call which it did not find yet sees the mark here.
         if parent is not None and parent.cancelled:  # perhaps before it heard of this one
             future.cancel()
             self._delivery.cancel(call.number)

@@ -300,6 +300,7 @@ class MessageCodec:
                     message.externals = []  # taking it back has nothing to look for
         except BaseException:
             if message is not None:
+                # The interceptors that have recorded something for it hear that it never leaves.
                 _undelivered(chain[:reached], message)
             raise
         # With keyword arguments it would take twice as long.
@@ -352,6 +353,8 @@ class MessageCodec:
         except BaseException as error:
             if headers or envelope.externals or self._hears_all or envelope.failure is not None:
                 message = Message(peer, envelope.reply, record, [], headers)
+                # What came beside the document (forks of RRefs, sends of Tensors) was counted at
+                # its sender, and has to be given back though nobody reads it.
                 _undelivered(self._chain, message)
             if type(error) is DecodeError or error is envelope.failure:
                 function = record.function

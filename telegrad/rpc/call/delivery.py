@@ -130,8 +130,11 @@ class Delivery:
             size = len(envelope.document)  # headers are small by nature
             if envelope.externals:
                 size += envelope.beside()
+        # The call is entered before it is posted: its reply may be here before `post` returns.
         with critical.section, self.lock:
             do = self.life.send(call, sealed, size)
+        # A reply, or a cancellation, may have come before there is a deadline to cancel. That one
+        # then finds the call over and does nothing.
         if left <= SOON_SECONDS and call.deadline is None:
             self.watch(call)
         if do is Do.POST:
@@ -142,6 +145,9 @@ class Delivery:
                 if isinstance(error, EncodeError):
                     raise
                 return
+            # A cancellation, or the end of this worker, may come between the event and the post.
+            # The callee has heard of it before the request then, or not at all; it keeps such news
+            # for a while only.
             if call.state is State.GIVEN_UP or self.life.closed:  # perhaps before it was posted
                 self._tell(call, peer, CANCEL)
         elif do is Do.ASK:
@@ -236,6 +242,7 @@ class Delivery:
             if call.deadline is not None:
                 call.deadline.cancel()
         try:
+            # An interceptor that fails must not keep the futures from their end.
             sealed.take_back()
         finally:
             self.carry_out(actions, _Why(without_frames(error), UNSENT))
@@ -350,10 +357,13 @@ class Delivery:
             call.deadline = self._deadlines.after(again.patience, patience)
             if call.state is State.OVER:  # at this moment
                 call.deadline.cancel()
+        # After the call is AWAY: a successor that has joined before is found here, and one that
+        # joins later by `look`.
         self._look_for(call)
 
     def _lose_patience(self, call: PendingCall, sent: int) -> None:
         """Ends a call without a limit whose callee has not come back since it was last sent."""
+        # The patience for an earlier absence of the callee must not end the call in a later one.
         if call.again is not None and call.again.sent == sent:
             self._expire(call, State.AWAY)
 
@@ -366,6 +376,8 @@ class Delivery:
             return
         with critical.section, self.lock:
             back = self.life.back(call, successor)
+        # Several threads may find the successor at once (`_seek`, and the news of each newcomer).
+        # The event hands the call to one of them.
         if back:
             again.run(partial(self._send_again, call, again))
 
@@ -373,6 +385,7 @@ class Delivery:
         """Sends a call to the successor of its callee; in the pool."""
         if call.limit == math.inf and call.deadline is not None:
             call.deadline.cancel()
+        # Interceptors keep in the old record what they did for the message that was lost.
         call.record = CallRecord(call.record.function, facts=call.record.facts)
         try:
             sealed = self._codec.seal(call.peer, CALL, call.record, again.payload, reply=False)
@@ -407,6 +420,8 @@ class Delivery:
             error: The reason; None for a shutdown.
         """
         if error is not None:
+            # The reason is there before the table closes: a thread that finds it closed asks for
+            # it.
             self._evicted = error
         with critical.section, self.lock:
             actions = self.life.close()

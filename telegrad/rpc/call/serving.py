@@ -167,6 +167,8 @@ class Serving:
         if self.admission.expects:  # nearly never: most have not asked
             call.release = self.admission.arrive(caller, number)
         with critical.section, self._lock:
+            # Under one lock, as in `_on_cancel`: the cancellation finds the call here, or the call
+            # finds the cancellation, whichever comes first.
             self._calls[key] = call
             count = self._counts[key[0]] = self._counts.get(key[0], 0) + 1
             expired = self._early.pop(key, None) if self._early else None
@@ -319,6 +321,8 @@ class Serving:
         def give_up() -> None:
             starts_after.try_set_exception(call.given_up())
 
+        # In this order: where the call was cancelled before, the future fails at once, and then
+        # `start` is called with that error and starts nothing.
         call.on_cancel(give_up)
         starts_after._when_done(start)
 
@@ -427,6 +431,8 @@ class Serving:
             self._answer_refused(call.caller, call.number, error)
         if call.release is not None:
             call.let_others_in()
+        # The call leaves the table behind its reply. A shutdown waits until the table is empty, and
+        # would else close the connection before the reply is posted.
         key = caller, _ = call.caller.incarnation, call.number
         with critical.section, self._lock:
             if self._calls.get(key) is call:

@@ -76,6 +76,8 @@ class Deadlines:
             heapq.heappush(self._heap, (when, next(self._order), deadline))
             earlier = when < self._armed
             if earlier:
+                # Moved at once, and not by `_arm`: of the threads that come before the loop does,
+                # only one with a still earlier moment wakes it again.
                 self._armed = when
         if earlier:
             self._loop.call_soon(self._arm)
@@ -125,8 +127,11 @@ class Deadlines:
                 _, _, entry = heapq.heappop(self._heap)
                 if entry.callback is not None:
                     due.append(entry.callback)
+                    # An entry that has left the heap must not be counted by a later `cancel`.
                     entry.callback = None
                 else:
+                    # `cancel` takes the callback away without the lock and counts after that: this
+                    # entry may not be counted yet.
                     self._cancelled = max(0, self._cancelled - 1)
         try:
             for callback in due:

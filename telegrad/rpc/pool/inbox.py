@@ -129,6 +129,7 @@ class Inbox(Receiver):
         try:
             if envelope.reply:
                 self.take_reply(peer, envelope)
+            # `release` may come in between; `_hold` looks again, under the lock.
             elif self._held is None or not self._hold(peer, envelope):
                 if (handler := self._handlers.get(envelope.kind)) is None:
                     raise DecodeError(f"no handler for {envelope.kind!r} here")
@@ -195,6 +196,7 @@ class Inbox(Receiver):
         error = self._members.eviction() or error  # of a worker without which the job goes on
         self._members.lose(peer, error)
         self._garbage.pop(peer, None)
+        # Futures of calls fail here, and not in the pool: its threads may all wait for these calls.
         for callback in self._losses_at_once:
             callback(peer, error)
         for callback in self._losses:

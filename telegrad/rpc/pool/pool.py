@@ -125,6 +125,8 @@ class Pool:
             late.daemon = True
             start_thread(late)
             return True
+        # Where no thread could start, and all that run wait, nothing would take the work until its
+        # time is over: it is refused now, and `shortage` says why.
         return self._act(todo) or not (bounded and self._withdraw(work))
 
     def _withdraw(self, work: Work) -> bool:
@@ -227,6 +229,8 @@ class Pool:
                 finally:
                     with critical.section, self._roster_lock:
                         called = roster.end_watch()
+            # A token, or a call of the watcher, says that there may be work. Another thread may
+            # have taken it since, and this one then rests on.
             more = called or self._queue.get()
             with critical.section, self._roster_lock:
                 if more and (work := roster.take(time.monotonic())) is not None:

@@ -136,6 +136,8 @@ class ThreadRoster:
             self.gate.shut = False  # it does the work that it has read
             self._took_at = now
             return NOTHING
+        # Work may be left to other threads only where one of them will look: one that runs and does
+        # not wait, or one that was called for earlier work.
         others = len(self._nested) + len(self._roots) - self.left > 1
         comes_back = others or self.threads - self.idle > self.blocked
         if not comes_back or now - self._took_at > QUICK_SECONDS:
@@ -228,6 +230,7 @@ class ThreadRoster:
     def close(self) -> Todo:
         """Records that nothing is submitted any more."""
         found = self.announce_left()
+        # After the work that was left has its threads: a closed table reserves none.
         self.closed, self.gate.shut = True, False
         return found
 

@@ -89,6 +89,8 @@ class UserLoop:
                 self._loop.acquire()
                 self._loop.call_soon(self._use_threads)
                 self._started = True
+            # Under the lock: if `close` came between the look at `_closed` and the hop, the loop
+            # would end first and never run `begin`.
             self._running += 1
             self._loop.call_soon(begin)
         self._tick.start()
@@ -123,6 +125,7 @@ class UserLoop:
     def _look(self) -> None:
         """Names the task that has held the user loop since the last look; asks for a beat."""
         if not self._owes_beat:
+            # Set before the hop: the user loop may answer at once, and clear it.
             self._owes_beat, self._warned = True, False
             with critical.section, self._lock:
                 if not self._closed:
@@ -140,6 +143,7 @@ class UserLoop:
 
     def _cancel(self, task: asyncio.Task[Any]) -> None:
         with critical.section, self._lock:
+            # Under the lock: once `close` has had it, the loop and its thread may be gone.
             if self._started:
                 self._loop.call_soon(task.cancel)
 

@@ -1,14 +1,14 @@
 """The calls that RRefs make: create a value, fetch it, run one of its methods.
 
     rpc.remote   {func | rref + method, args, kwargs}   answered once the value is there,
-                                    with its class; with [itself] if it is small and constant
+                                    with its class; with [the value] if it is small and constant
     rref.fetch   {rref}                                           answered with the value
-    rref.call    {rref, method, args, kwargs}                     answered with what it returns
+    rref.call    {rref, method, args, kwargs}                     answered with the result
     rref.read    {rref, method, args, kwargs}
                                     answered with [False, the attribute] or [True, None]: a method
 
-What the owner does with them is in `serving`. A small value that never changes (a number, a short
-str) comes with the news that it is there, and its creator fetches it without a message.
+`serving` is the owner's end. A small value that never changes (a number, a short str) comes with
+the reply to its creation, and its creator fetches it without a message.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ class Method:
         }
 
 
-# -- a creation that was asked for here: its end, and those who hear of its failure --------------
+# -- a creation that this worker asked for: its end, and the report of its failure ---------------
 
 
 @final
 @dataclass(slots=True, eq=False)
 class Asked:
-    """Waits for the reply to one creation request; is called when it has come.
+    """A creation that this worker asked for; called when its reply has come.
 
     It does not keep the reference to the value; the reference keeps it. So if the creation failed
-    and nobody was told, the log is told once both are garbage.
+    and no code was told, the log is told once both are garbage.
 
     Attributes:
         calls: The calls of the agent that asked.
@@ -89,7 +89,7 @@ class Asked:
         creation: The ids of the value, and of this worker's fork.
         function: The name of the function that creates it.
         origin: The place where the program asked; None where telegrad itself did.
-        used: The use of another value, which is kept until then; None for none.
+        used: The use of another value, which is kept until the reply; None for none.
         future: The future of the reply, until it has come.
     """
 
@@ -102,10 +102,10 @@ class Asked:
     used: Used | None
     future: Future[Any] | None = None
     _heard: bool = False
-    _untold: Future[Any] | None = None  # what tells the log, once it is garbage
+    _untold: Future[Any] | None = None  # tells the log, once it is garbage
 
     def __call__(self) -> None:
-        """Hears that the reply has come; decodes nothing: it may be on a loop."""
+        """Takes the reply; decodes nothing, as this may be a loop."""
         future, self.future = self.future, None
         assert future is not None
         self.calls.unuse(self.used)
@@ -116,14 +116,14 @@ class Asked:
             registry.event(registry.users.created, self.creation.fork)
 
     def hear(self) -> None:
-        """Hears that the reference is used: its user is told if the creation failed."""
+        """Records that the reference is used: its user is told if the creation failed."""
         self._heard = True  # first: `fail` looks at it last
         untold, self._untold = self._untold, None
         if untold is not None:
             untold._hand_on()
 
     def fail(self, error: BaseException, *, delivered: bool = True) -> None:
-        """Tells everybody that there is no value.
+        """Fails the value, for this worker and all others.
 
         Args:
             error: The reason.
@@ -135,6 +135,7 @@ class Asked:
         # Its frames would keep the reference, and so it would never be told.
         untold.try_set_exception(without_frames(fresh_copy(error)))
         self._untold = watch_from(agent, untold, self.origin)
+        # The user may have asked while this was made: then nothing was there for `hear` to hand on.
         if self._heard:
             self.hear()
         told, kept = calls.of_owner(self.owner, error), self.reference()
@@ -150,14 +151,14 @@ class Asked:
             self.fail(error)
 
 
-# -- futures of values: how one gets what another has, whose error is kept and must hold no frame --
+# -- futures of values: one follows another, whose error is kept and must hold no frame -----------
 
 
 def follow(outcome: Future[Any], value: Future[Any]) -> None:
-    """Completes a future as another one was; a value is taken out where it is wanted.
+    """Completes a future as another one was completed; takes the value out only on demand.
 
-    An error keeps its traceback, which says where the creation failed. One that cannot be copied is
-    raised itself, and loses it: else every raise would add its frames to what is kept.
+    An error keeps its traceback, which says where the creation failed. An error that cannot be
+    copied is raised itself and loses its traceback, as every raise would add frames to it.
     """
 
     def fail(done: Future[Any]) -> None:
@@ -174,9 +175,9 @@ def follow(outcome: Future[Any], value: Future[Any]) -> None:
 
 
 def failed(error: BaseException) -> Future[Any]:
-    """Returns a future that has failed; to raise in its place would leave a circle.
+    """Returns a future that has failed; an error that is raised in its place would leave a circle.
 
-    future ─▶ error ─▶ frames of whoever made the future, with the reference ─▶ future
+    future ─▶ error ─▶ frames of the code that made the future, with the reference ─▶ future
     """
     outcome: Future[Any] = Future()
     outcome.try_set_exception(error)
@@ -199,13 +200,13 @@ FETCH = "rref.fetch"
 CALL = "rref.call"
 READ = "rref.read"
 
-_HAS_VALUE = (ForkState.CONFIRMED, ForkState.PENDING)  # as far as is known of a fork
+_HAS_VALUE = (ForkState.CONFIRMED, ForkState.PENDING)  # states of a fork whose value may be there
 
 
 @final
 @dataclass(slots=True)  # frozen ones take three times as long to make
 class Creation:
-    """The value that a creation request creates; the call records it, and a header carries it."""
+    """The ids of a value that a request creates; the call records them, a header carries them."""
 
     rref: RRefId
     fork: ForkId | None
@@ -287,11 +288,11 @@ class RRefCalls:
         return self.send(reference, READ, method.payload(), method.label, timeout)
 
     def limit(self, timeout: float | None) -> float:
-        """Returns the seconds that a timeout of a proxy means."""
+        """Returns the seconds of a proxy's timeout, which may be None."""
         return seconds(timeout, self._agent.options.timeout)
 
     def _known(self, reference: Reference) -> Future[Any] | None:
-        """Returns a value that came with the news that it is there."""
+        """Returns the future of a value that came with the reply to its creation; None if none."""
         if (constant := reference.constant) is None:
             return None
         self.registry.check_open()
@@ -337,13 +338,14 @@ class RRefCalls:
             self.creation_failed(creation, unsent, delivered=False)
             raise
         asked.future = reference.creation = future
+        # Last: the reply may be here already, and `asked` then reads what is set above.
         future._call_when_done(asked)
         return reference
 
     def creation_failed(
         self, creation: Creation, error: BaseException, *, delivered: bool = True
     ) -> None:
-        """Hears that a creation failed that was asked for here."""
+        """Records that a creation failed that this worker asked for."""
         registry = self.registry
         if creation.fork is None:
             registry.settle(creation.rref, None, error)
@@ -360,7 +362,7 @@ class RRefCalls:
         record: CallRecord | None = None,
         fail: Callable[[BaseException], object] | None = None,
     ) -> Future[Any]:
-        """Asks the owner of a value for something; the fork is kept until that is answered.
+        """Sends a request to the owner of a value; keeps the fork until the answer.
 
         Args:
             reference: The reference to the value.
@@ -369,7 +371,7 @@ class RRefCalls:
             function: The name of the request, for messages.
             timeout: Seconds; None for the default.
             record: This end's record of the request; None for a new one.
-            fail: Takes the error if the value turns out never to be created; None for the future.
+            fail: Takes the error if the creation of the value fails; by default the future does.
 
         Returns:
             The future of the answer; a lost owner is an OwnerLostError in it.
@@ -400,17 +402,18 @@ class RRefCalls:
         except BaseException:
             self.unuse(used)
             raise
-        # First of all: the reader of the value may let go of it, and call on.
+        # Before any other callback: the code that reads the value may let go of it at once.
         reply._call_when_done(partial(self.unuse, used))
         if creation is not None and not creation.done():
-            # Nothing may ever be created: those who wait for the value hear it when that is known.
+            # The creation may fail, and the owner then never gets a value to answer with. So the
+            # end of the creation ends this request, too.
             self._fail_with(creation, owner, fail or reply.try_set_exception)
         return reply
 
     def _explained(
         self, owner: WorkerInfo, creation: Future[Any] | None, error: BaseException
     ) -> BaseException:
-        """Returns the error that says more than the one with which a reply failed, if any does."""
+        """Returns an error that says more than the error of a reply; that error if none does."""
         told = error
         if isinstance(error, WorkerLostError):
             told = self.of_owner(owner, error)
@@ -424,7 +427,7 @@ class RRefCalls:
     def _fail_with(
         self, creation: Future[Any], owner: WorkerInfo, fail: Callable[[BaseException], object]
     ) -> None:
-        """Calls `fail(error)` once it is known that a creation failed, if it does."""
+        """Calls `fail(error)` if a creation fails, as soon as that is known."""
 
         def read(done: Future[Any]) -> None:
             error = done.exception()
@@ -438,7 +441,7 @@ class RRefCalls:
         creation._call_when_done(ended)
 
     def of_owner(self, owner: WorkerInfo, error: BaseException) -> BaseException:
-        """Says of a lost worker that it was the owner, where it was."""
+        """Returns an OwnerLostError if an error says that the owner is lost; else that error."""
         if isinstance(error, WorkerLostError) and error.incarnation == owner.incarnation:
             return self.registry.owner_lost(owner, error)
         return error
@@ -451,7 +454,7 @@ class RRefCalls:
         if value.done():
             follow(outcome, value)
             return outcome
-        self._agent.life.check_process()  # a child makes no value
+        self._agent.life.check_process()  # a forked child creates no value
 
         def expire() -> None:
             outcome.try_set_exception(
@@ -479,7 +482,7 @@ class RRefCalls:
         return value
 
     def use(self, reference: Reference) -> tuple[Used, BaseException | None]:
-        """Keeps the value while a call names it, whatever becomes of the reference.
+        """Keeps the value while a call names it, even if the reference is released.
 
         Returns:
             The use, for `unuse`; and a fresh error if it is known that there is no value.
@@ -493,6 +496,7 @@ class RRefCalls:
         if fork is None:
             self._value(reference)
             return registry.borrow(reference.rref), None
+        # The look at `released` saves a lock. The table decides: the handle may go at any time.
         state = None if reference.released else registry.ask(registry.users.use, fork)
         if state is None:
             raise released_error(reference.owner)
@@ -501,7 +505,7 @@ class RRefCalls:
         return fork, None if state in _HAS_VALUE else registry.failure(reference)
 
     def unuse(self, used: Used | None) -> None:
-        """Hears that the call is over for which `use` kept a value; None for a call of none."""
+        """Ends a `use`, as the call is over; None for a call that names no value."""
         if isinstance(used, Reference):
             used.release()
         elif used is not None:

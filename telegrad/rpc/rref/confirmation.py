@@ -6,9 +6,9 @@
                            ForkRequest ---------------> counted
                            started    <---------------- ForkConfirm
 
-So whoever runs with an RRef has one that is confirmed, and what it does with it, on any worker,
-comes after the owner's count. Nothing waits for what the owner sent itself, for an RRef that came
-home, or for a value that is still being created: one round trip, without a thread.
+So a function that runs with an RRef has one that is confirmed, and all that it does with it, on any
+worker, comes after the owner's count. The wait takes one round trip and no thread. RRefs that the
+owner sent itself, that came home, or whose value is still being created need none.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from telegrad.rpc.rref.table import Reference, RRefRegistry
 
 
 def when_confirmed(registry: RRefRegistry, references: Sequence[Reference]) -> Future[Any] | None:
-    """Returns what completes once the owners of all references have counted them.
+    """Returns a future that completes once the owners of all references have counted them.
 
     Args:
-        registry: Where they are held.
-        references: What arrived in one message. Kept until then.
+        registry: The RRefs of this worker.
+        references: The references that arrived in one message; they are kept until then.
 
     Returns:
-        None where nothing has to be waited for. Else a future that completes on any thread, and
-        fails when a reference never will be counted: its owner is lost, or its value gone.
+        None if there is nothing to wait for. Else a future that completes in any thread. It fails
+        if a reference will never be counted: its owner is lost, or its value gone.
     """
     waited = new_future(registry.agent.pool.submit, "the owners' count of a call's RRefs")
     _wait_for_each(registry, references, iter(references), waited)
@@ -43,8 +43,10 @@ def _wait_for_each(
     left: Iterator[Reference],
     waited: Future[Any],
 ) -> None:
-    """Waits for the next one that is not counted; completes the future after the last."""
+    """Waits for the next reference that is not counted; completes the future after the last."""
     go_on = partial(_wait_for_each, registry, references, left, waited)
+    # One after the other, not all at once: that needs no counter, which several threads would
+    # share. The owners count meanwhile, so that the last wait is mostly over when it begins.
     for each in left:
         if each.fork is not None and registry.when_settled(each.fork, go_on):
             return

@@ -90,12 +90,12 @@ class RRefInterceptor(Interceptor):
     hears_all = False
 
     def speaks(self, call: CallRecord, *, reply: bool) -> bool:
-        """Tells whether a request creates a value; other RRefs are externals."""
+        """Returns True if a request creates a value; other RRefs are externals."""
         return not reply and NAME in call.state
 
     @property
     def name(self) -> str:
-        """Its key in `Message.headers`."""
+        """The key in `Message.headers`."""
         return NAME
 
     def outgoing(self, message: Message) -> None:
@@ -112,6 +112,7 @@ class RRefInterceptor(Interceptor):
                 if isinstance(external, RRef):
                     forks.append(self._fork(place, external, message.peer))
         except BaseException:
+            # An earlier external has its fork already, which will not leave.
             self._undo({"forks": forks}, message.peer)
             raise
         if forks:
@@ -120,7 +121,7 @@ class RRefInterceptor(Interceptor):
             message.headers[NAME] = header
 
     def incoming(self, message: Message) -> None:
-        """Puts RRefs in the place of what was sent for them."""
+        """Puts RRefs in the places that were left for them."""
         if not message.externals and NAME not in message.headers:
             return
         registry, externals = self._registry, message.externals
@@ -149,11 +150,11 @@ class RRefInterceptor(Interceptor):
             self._start_when_confirmed(message, arrived)
 
     def undelivered(self, message: Message) -> None:
-        """Takes back forks that did not leave; gives back those that nobody will decode."""
+        """Takes back forks that did not leave; gives back forks that nobody will decode."""
         self._undo(_header(message), message.peer, message.cause)
         registry, creation = self._registry, message.call.state.get(NAME)
         if message.call.answered and isinstance(creation, Creation) and creation.fork is not None:
-            registry.event(registry.users.created, creation.fork)  # late, and there all the same
+            registry.event(registry.users.created, creation.fork)  # late, but the value is there
 
     def _start_when_confirmed(self, message: Message, arrived: list[Reference]) -> None:
         registry = self._registry
@@ -165,14 +166,14 @@ class RRefInterceptor(Interceptor):
 
         def settle(done: Future[Any]) -> None:
             if (error := done.exception()) is not None:
-                registry.settle(rref, None, error)  # it does not run; those who wait for it hear so
+                registry.settle(rref, None, error)  # it does not run; other requests may wait
 
         starts_after._when_done(settle)
 
     def _fork(self, place: int, rref: RRef[Any], peer: WorkerInfo) -> Entry:
         reference = reference_of(rref)
         (fork, failed), owner = self._registry.carry(reference, peer), reference.owner
-        reference.hears()  # or whoever gets it does
+        reference.hears()  # from now on its receiver is told, and not the log
         described = [owner.name, owner.rank, owner.incarnation]
         return [place, list(reference.rref), list(fork), described, reference.type_name, failed]
 
@@ -184,7 +185,7 @@ class RRefInterceptor(Interceptor):
             registry.give_back(arrival, peer)
         creation = _creation(header)
         if creation is None or creation.fork is None:
-            return  # what is asked for and served here: the caller's future tells
+            return  # a creation of this worker's own, whose future tells
         rref, fork = creation.rref, creation.fork
         if rref.creator == registry.me.incarnation:
             registry.event(registry.users.creation_failed, fork, delivered=False)
@@ -207,7 +208,7 @@ def _check_no_traveller(externals: Sequence[object]) -> None:
             raise DecodeError("an RRef in the message is missing from its header")
 
 
-# What travels beside the document is in the header, since each destination has its own fork.
+# An RRef travels in the header alone, since each destination has a fork of its own.
 
 
 def _describe_nothing(rref: object, memory: Memory) -> tuple[object, Sequence[Buffer]]:
@@ -227,10 +228,11 @@ register_external(ExternalType("rref", RRef, _describe_nothing, _rebuild_travell
 
 
 def _register_handlers(agent: AgentCore, registry: RRefRegistry) -> None:
-    """Handlers run in whichever thread has read; each is one event of the tables.
+    """Registers the handlers of the counting protocol.
 
-    The ids tell who may say it: a child of its own forks, an owner of its own RRefs.
-    `docs/security.md` has the table.
+    Each runs in the thread that has read the message, and is one event of the tables. It checks the
+    sender by the ids: a child speaks of its own forks, an owner of its own RRefs
+    (`docs/security.md` has the table).
     """
     me, owners, users = agent.info, registry.owners, registry.users
 

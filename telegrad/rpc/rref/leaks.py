@@ -4,11 +4,11 @@
               it is released         -- rref.user_delete -------------------->
      owner    waits until nobody living holds anything of it, then writes one warning
 
-Only the holder knows that what the owner still counts is no message on its way, and where its
-program got the reference; only the owner sees all holders. A worker's references to its own
-values keep nobody else's memory and are no leak.
+Only the holder knows where its program got the reference, and that a fork which the owner still
+counts is not in a message on its way. Only the owner sees all holders. A worker's references to its
+own values keep no memory of another worker and are no leak.
 
-Nothing is noted while the job runs: the living references are looked for when there are some.
+Nothing is recorded while the job runs: living references are looked for only if there are some.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 HELD = "rref.held"
 
-# What was let go just before may free values that hold RRefs in turn, a message or two each.
+# A value that was let go just before may hold RRefs in turn; each takes a message or two.
 SETTLE_SECONDS = 0.3
 MOST_TOLD = 20  # values in one warning
 LONGEST_PLACE = 500  # characters that a holder may write into another worker's log
@@ -53,17 +53,19 @@ class Leaks:
         self._agent = agent
         self._registry = registry
         self._held_lock = threading.Lock()  # guards `_held`
-        self._held: dict[RRefId, list[str]] = {}  # what each value is, and by whom it is held
+        self._held: dict[RRefId, list[str]] = {}  # the description of each value, then its holders
         agent.inbox.register(HELD, self._on_held, anywhere=True)
 
     def leave(self, seconds: float) -> None:
-        """Releases what is held here, and tells what was held of this worker's values.
+        """Releases the references here, and logs those that others held to this worker's values.
 
         For a graceful shutdown, once all workers have called it. Blocks until the others have
-        released this worker's values, which takes each a message; for the seconds at most.
+        released this worker's values, which takes each a message; for `seconds` at most.
         """
         began = time.monotonic()
         for reference in self._living(min(seconds, SETTLE_SECONDS)):
+            # Before the forks are released: `_on_held` believes only a worker that still holds one,
+            # and messages keep their order.
             self._tell_owner(reference)
         registry, users = self._registry, self._registry.users
         registry.event(lambda: [each for fork in users.held() for each in users.release(fork)])
@@ -74,12 +76,12 @@ class Leaks:
         self._log_held()
 
     def _living(self, limit: float) -> list[Reference]:
-        """Returns the references to others' values that a program still has."""
+        """Returns the references to values of other workers that a program still has."""
         registry, users = self._registry, self._registry.users
         registry.drain()
         if not registry.ask(users.held):
             return []
-        gc.collect()  # what only a cycle keeps is nobody's
+        gc.collect()  # a reference that only a cycle keeps is no leak
         registry.drain()
         registry.wait_until(lambda: not users.held(), limit)
         registry.drain()
@@ -105,7 +107,7 @@ class Leaks:
                 raise DecodeError(f"the body of {HELD} is not [RRef, where it came from]")
         registry = self._registry
         if peer not in registry.ask(registry.owners.holders, rref):
-            return  # it has overtaken, or been overtaken; or it is none of the peer's business
+            return  # the peer has let go meanwhile, or never held it
         with critical.section, self._held_lock:
             held = self._held.setdefault(rref, [self._description(rref)])
             held.append(f"{peer.name!r} (from {escaped(place, most=LONGEST_PLACE)})")

@@ -268,7 +268,9 @@ class OwnerTable:
         owned = self._owned.get(rref)
         if owned is None:
             owned = self._owned[rref] = _Owned()
+        # The forks that came before it are forks of a created value from now on.
         self._expected.subtract(known.child for known in owned.forks)
+        # Holds the value until its function has returned, whoever lets go meanwhile.
         owned.creating = True
         owned.creator = creator
         owned.asked_by = fork
@@ -336,6 +338,8 @@ class OwnerTable:
         Returns:
             True and effects if the value is there or expected; else False, and no handle was taken.
         """
+        # The handle comes before the pin goes: the sender's fork may be the last that keeps the
+        # value (G2).
         held = self.hold(rref)
         return held, self.refused(rref, fork, parent)
 
@@ -354,6 +358,7 @@ class OwnerTable:
         if not full and not self._is_gone(rref):
             self._count(self._owned.setdefault(rref, _Owned()), fork, child)
         owned = self._owned.get(rref)
+        # A fork whose UserDelete came first was not counted: its child hears that it is gone (G3).
         known = owned is not None and fork in owned.forks
         answer = ForkConfirm(fork, known, known and self.failed(rref))
         return [Send(child, answer), *self._free_if_unused(rref)]
@@ -398,6 +403,7 @@ class OwnerTable:
                 del owned.forks[fork]
             if held:
                 effects += self._free_if_unused(rref)
+        # Nothing of the peer is under way any more (G4).
         self._counted.forget(peer.incarnation)
         self._ended.pop(peer.incarnation, None)
         del self._expected[peer.incarnation]
@@ -406,6 +412,8 @@ class OwnerTable:
     def _is_gone(self, rref: RRefId) -> bool:
         if rref in self._owned:
             return False
+        # The creation of an unknown value may still come, unless it came once or its creator is
+        # lost.
         return rref.creator in self._lost or self._created.contains(
             rref.creator, rref.owner, rref.number
         )
@@ -528,10 +536,13 @@ class UserTable:
                 may know the RRef from other workers; it is told that the creation will not come.
         """
         entry = self._forks.get(fork)
+        # The reply and the deadline may both end a creation; the first decides, but for `created`.
         if entry is None or entry.state is not ForkState.PENDING:
             return []
         effects: list[Effect] = []
         if not delivered:
+            # The owner never counts this fork: its end is told by CreationAbandon, and no
+            # UserDelete may follow.
             entry.counted = False
             effects.append(Send(entry.owner, CreationAbandon(entry.rref)))
         return effects + self._settle(fork, ForkState.FAILED)
@@ -654,6 +665,8 @@ class UserTable:
         effects: list[Effect] = []
         for fork in [fork for fork, entry in self._forks.items() if entry.owner == peer]:
             entry = self._forks[fork]
+            # The owner is lost, so that no child will be confirmed: the pins go now, not by
+            # ChildAccept.
             for child in entry.children:
                 del self._pinned_by[child]
             entry.children.clear()
@@ -698,6 +711,8 @@ class UserTable:
         if entry.handle or entry.uses or entry.children or entry.state is ForkState.PENDING:
             return []
         del self._forks[fork]
+        # A UserDelete of a fork that the owner does not count would be kept there as one that came
+        # early.
         if entry.state is ForkState.LOST or not entry.counted:
             return []
         return [Send(entry.owner, UserDelete(entry.rref, fork))]

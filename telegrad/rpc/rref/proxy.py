@@ -4,11 +4,11 @@
     rref.rpc_async().m(x)      a Future of it              rref.rpc_async().a()   a Future of it
     rref.remote().m(x)         an RRef to it               rref.remote().a()      an RRef to it
 
-Whether a name is a method is seen from the value's class where that is imported here. Where it is
-not, or the class does not say (an attribute of the instance), `rpc_sync()` asks the owner, who
-answers with the attribute, or that it is a method, which the RRef then remembers. The other two
-may not wait, so the name alone sends nothing: `()` behind it reads an attribute as it calls a
-method, in one message.
+The value's class, if it is imported here, tells if a name is a method. If it is not imported, or
+does not have the name (an attribute of the instance), `rpc_sync()` asks the owner. That answers
+with the attribute, or that the name is a method, which the RRef then remembers. The other two may
+not wait, so the name alone sends nothing: `()` behind it reads an attribute as it calls a method,
+in one message.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class NoSpecialMethods:
         raise _special("iteration", "rref.rpc_stream() with a generator method")
 
     def __bool__(self) -> bool:
-        """True, as for any object: it stands for the value, and says nothing of it."""
+        """Returns True, as for any object: the stand-in does not ask for the value."""
         return True
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -73,7 +73,7 @@ class NoSpecialMethods:
 
 
 def not_here(name: str) -> str:
-    """Says that an RRef has no such attribute, and how the value's is had.
+    """Returns the message that an RRef has no such attribute, and how to get the value's.
 
     >>> not_here("append")
     "an RRef has no attribute 'append'; of its value: write rref.rpc_sync().append(...)"
@@ -96,8 +96,8 @@ def _special(what: str, instead: str = "") -> TypeError:
 
 R = TypeVar("R")
 
-# What gives a method for sure. Of all else that a class holds, the owner is asked: a descriptor may
-# be a `functools.cached_property`, and a name then is its value.
+# Attributes of a class that are methods for sure. For all others the owner is asked: a descriptor
+# may be a `functools.cached_property`, whose name stands for its value.
 _METHODS = (
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -107,7 +107,7 @@ _METHODS = (
     functools.partialmethod,
 )
 
-# What is left at least of a timeout that the question for a method has used up: above 0.
+# The least timeout of a call after the question for its method has used that up: above 0.
 LEAST_SECONDS = 1e-3
 
 
@@ -116,13 +116,13 @@ Run = Callable[[str, tuple[Any, ...], dict[str, Any], float], R]
 
 @final
 class UncalledMethod(Generic[R]):
-    """`proxy.m`, before it is called: nothing of it was sent.
+    """The method `proxy.m` before it is called: nothing was sent yet.
 
     Args:
         reference: The reference to the value.
-        name: Its name, which `public` has let pass.
-        run: Calls it.
-        spent: Seconds that it took to learn that it is one; the first call has as much less.
+        name: The name of the method, which `public` has let pass.
+        run: Calls the method.
+        spent: Seconds that the question for the method took; the first call has as much less.
     """
 
     __slots__ = ("_name", "_reference", "_run", "_spent")
@@ -134,7 +134,7 @@ class UncalledMethod(Generic[R]):
         self._spent = spent
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
-        """Calls it on the owner; an attribute, which takes no arguments, is read there."""
+        """Calls the method on the owner; reads an attribute there, which takes no arguments."""
         spent, self._spent = self._spent, 0.0
         try:
             return self._run(self._name, args, kwargs, spent)
@@ -151,7 +151,7 @@ class UncalledMethod(Generic[R]):
 
 
 class MethodProxy(NoSpecialMethods, Generic[R]):
-    """`proxy.m(x)` begins to run `value.m(x)` on the owner, and returns at once.
+    """A stand-in: `proxy.m(x)` begins to run `value.m(x)` on the owner, and returns at once.
 
     Args:
         calls: The calls of the agent.
@@ -204,7 +204,7 @@ class MethodProxy(NoSpecialMethods, Generic[R]):
 
 @final
 class SyncProxy(MethodProxy[Any]):
-    """`proxy.m(x)` returns what `value.m(x)` returns on the owner; `proxy.a` the attribute."""
+    """A stand-in: `proxy.m(x)` returns the result of `value.m(x)`; `proxy.a` the attribute."""
 
     __slots__ = ()
 
@@ -245,10 +245,10 @@ def _check_may_block(name: str) -> None:
 
 
 def public(name: str) -> str:
-    """Returns a name that may be asked for.
+    """Returns a name if it is public.
 
     Raises:
-        AttributeError: It begins with an underscore. So no probe for `__array__` and its like
+        AttributeError: The name begins with an underscore. So no probe for `__array__` and its like
             becomes a message.
     """
     if name.startswith("_"):
@@ -260,7 +260,7 @@ def public(name: str) -> str:
 
 
 def _has_method(type_name: str, name: str) -> bool:
-    """Tells whether a class of this name is imported here and defines a method of that name."""
+    """Returns True if a class of this name is imported here and defines a method of that name."""
     cls = _class_here(type_name)
     spaces = () if cls is None else map(vars, cls.__mro__)
     found = next((space[name] for space in spaces if name in space), None)

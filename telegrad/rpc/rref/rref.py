@@ -40,7 +40,7 @@ class RRef(Generic[T]):
     keeps it as long as any worker holds an RRef to it. Equal and hashed by identity.
 
     Args:
-        value: What the new RRef refers to; not copied.
+        value: The value that the new RRef refers to; not copied.
 
     Raises:
         NotInitializedError: No agent runs here.
@@ -81,7 +81,7 @@ class RRef(Generic[T]):
             OwnerLostError: The owner is lost.
             BlockingCallError: On an event loop that telegrad runs; write `await rref`.
             InvalidUseError: The RRef was released.
-            Exception: What the creation of the value raised, of its own type.
+            Exception: The error of the creation of the value, of its own type.
         """
         if barred():
             self._check_may_block("to_here")
@@ -124,15 +124,15 @@ class RRef(Generic[T]):
         return self._reference.owner.name
 
     def is_owner(self) -> bool:
-        """Tells whether this worker holds the value."""
+        """Returns True if this worker holds the value."""
         return self._reference.fork is None
 
     def confirmed_by_owner(self) -> bool:
-        """Tells whether the owner is known to have counted this RRef and to live.
+        """Returns True if the owner is known to have counted this RRef and to live.
 
-        False while a creation asked for here runs, and for good once it is known here that the
-        creation failed: the owner tells every worker that holds an RRef to the value, and
-        `to_here()` that raises for that reason comes after.
+        It is False while a creation that this worker asked for runs, and for good once this worker
+        knows that the creation failed. The owner tells every worker that holds an RRef to the
+        value, before `to_here()` raises for that reason.
         """
         reference = self._reference
         if reference.released:
@@ -147,8 +147,8 @@ class RRef(Generic[T]):
 
         Typed as the value, and `r.rpc_sync().a` is the value of its attribute or property. A name
         that the object lacks is an AttributeError from the owner. Methods that are `async def` or
-        marked `async_execution` run as functions of that kind do. Where the class of the value is
-        not imported here, or says nothing of the name, the owner is asked once what it is; the
+        marked `async_execution` run as functions of that kind do. If the class of the value is not
+        imported here, or does not have the name, the owner is asked once if it is a method; the
         timeout holds for that and the call together. It has no special methods (`[...]`, `len()`).
 
         Args:
@@ -197,11 +197,11 @@ class RRef(Generic[T]):
         """Returns a stand-in whose methods give a Stream: `for x in r.rpc_stream().m(n): ...`.
 
         The method is a generator or an async generator, or returns another iterator; it runs on
-        the owner, a little ahead of whoever reads, as for `rpc.stream`.
+        the owner, a little ahead of its reader, as for `rpc.stream`.
 
         Args:
-            timeout: Seconds above 0 that each next item may be waited for; None for the default,
-                `math.inf` for no limit.
+            timeout: Seconds above 0 to wait for each next item; None for the default, `math.inf`
+                for no limit.
         """
         calls = self._calls()
         return MethodProxy(calls, self._reference, timeout, partial(open_method_stream, calls))
@@ -225,15 +225,15 @@ class RRef(Generic[T]):
         When it raises, no worker that can be reached keeps gradients of this call.
 
         Args:
-            context_id: What `with dist_autograd.context() as context_id` gave; None for a
+            context_id: The id that `with dist_autograd.context() as context_id` gave; None for a
                 backward that does not leave the owner.
-            gradient: That of the value, in its shape; None for a scalar means 1.
+            gradient: The gradient of the value, in its shape; None for a scalar means 1.
             retain_graph: Keeps the graph for another backward.
             create_graph: Records the backward, so that the gradients can be differentiated again;
                 implies `retain_graph`.
-            timeout: Seconds above 0; None for `RpcOptions.timeout`; `math.inf` for no limit. What
-                the served call has left bounds it. Without a context it bounds only the wait for a
-                value that is still being created.
+            timeout: Seconds above 0; None for `RpcOptions.timeout`; `math.inf` for no limit. The
+                time left to the served call bounds it. Without a context it bounds only the wait
+                for a value that is still being created.
 
         Raises:
             TypeError: The value is no Tensor, or `context_id` no context id.
@@ -241,13 +241,13 @@ class RRef(Generic[T]):
                 gradient has another shape; the graph was freed, or changed in place.
             ContextError: The context was released, or this worker, or the owner, knows none of
                 that id; no context was given, and this worker is not the owner.
-            ContextMismatchError: A gradient reached what was received in another context.
+            ContextMismatchError: A gradient reached a value that was received in another context.
             OwnerLostError: The owner is lost.
             WorkerLostError: Another worker that takes part is lost.
             CallTimeoutError: Not all was done in time.
             BlockingCallError: On an event loop that telegrad runs.
             InvalidUseError: The RRef was released.
-            Exception: What the creation of the value raised, or a rule or hook of any worker.
+            Exception: The error of the creation of the value, or of a rule or hook of any worker.
         """
         from telegrad.dist_autograd import seams  # noqa: PLC0415 - a door
 
@@ -290,7 +290,7 @@ class RRef(Generic[T]):
             raise AttributeError(not_here(name))
 
     def __await__(self) -> Generator[Any, None, T]:
-        """Awaits what `to_here()` returns."""
+        """Awaits the value that `to_here()` returns."""
         return self._fetch(None).__await__()
 
     def __repr__(self) -> str:
@@ -365,7 +365,7 @@ def _refer_later(
     def run() -> None:
         try:
             rref._reference = make()
-        except BaseException as error:  # for whoever uses the RRef, else for the log
+        except BaseException as error:  # for the code that uses the RRef, else for the log
             made.try_set_exception(error)
         else:
             made.try_set_result(None)
@@ -386,7 +386,7 @@ def create_rref(
     kwargs: object = None,
     timeout: float | None = None,
 ) -> RRef[Any]:
-    """Has `to` call a function and keep its value; what `rpc.remote` does.
+    """Asks `to` to call a function and keep its value, as `rpc.remote` does.
 
     Raises:
         TypeError: An argument of this function has the wrong form.

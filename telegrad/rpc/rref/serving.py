@@ -1,7 +1,7 @@
 """The owner's end of the calls that RRefs make; `calls` names them.
 
-A value that is there already is answered in the thread that serves the request. A fetch or a method
-call that arrives before its value is there waits for it without a thread.
+If the value is there already, the thread that serves the request answers it. A fetch or a method
+call that arrives before its value waits for that without a thread.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from telegrad.wire import read_head
 
 # -- the method of an RRef's value that a request names, and the caller's permission -------------
 #
-# That is asked before the arguments are decoded where the value is there; where it is still being
-# created, its class is not known, and what is asked then is asked once the value is there.
+# If the value is there, the permission is checked before the arguments are decoded. While the value
+# is being created, its class is not known: the permission is checked once the value is there.
 
 _INTEGERS = frozenset({int})
 
@@ -53,14 +53,14 @@ _INTEGERS = frozenset({int})
 @final
 @dataclass(slots=True)  # frozen ones take three times as long to make
 class AdmittedMethod:
-    """A method whose name may be had.
+    """A method whose name is public.
 
     Attributes:
-        rref: Of which value.
-        name: Its name.
-        reads: True if it is not called: whoever asks wants to know if it is one.
-        judged: Whether this caller may call it on this value; False where that is not known yet.
-        value: The value itself, where that is known.
+        rref: The id of the value.
+        name: The name of the method.
+        reads: True if it is not called: the caller wants to know if the name is that of a method.
+        judged: True if this caller may call it on this value; False if that is not known yet.
+        value: The value itself, if that is there.
     """
 
     rref: RRefId
@@ -70,10 +70,10 @@ class AdmittedMethod:
     value: object = None
 
     def arguments(self, payload: object) -> tuple[list[Any], dict[str, Any]]:
-        """Returns the arguments that came with it.
+        """Returns the arguments of a request.
 
         Raises:
-            DecodeError: There are none, or for another method than was admitted.
+            DecodeError: It has none, or names another method than was admitted.
         """
         fields = payload if isinstance(payload, dict) else {}
         args, kwargs = fields.get(ARGUMENTS), fields.get("kwargs")
@@ -84,10 +84,10 @@ class AdmittedMethod:
 
 
 def _read_rref(registry: RRefRegistry, ids: object) -> RRefId:
-    """Returns which value a request names, by what it has under `rref`.
+    """Returns the id of the value that a request names under `rref`.
 
     Raises:
-        DecodeError: None, or none of this worker's.
+        DecodeError: The request names no value, or no value of this worker.
     """
     if not (isinstance(ids, list) and len(ids) == 3 and _INTEGERS.issuperset(map(type, ids))):
         raise DecodeError("the body of a request names no RRef")
@@ -102,15 +102,18 @@ def _read_rref(registry: RRefRegistry, ids: object) -> RRefId:
 
 @final
 class _Creation:
-    """Makes a value, by methods: what served a call is remembered, and a closure holds arguments.
-
-    Args:
-        registry: The owner's.
-        call: Makes it.
+    """The creation of one value at its owner.
 
     The creator's deadline is for all holders: the value has failed once the owner hears that it
     has passed, whatever the function returns later. A value that was there before stays, and its
     reply tells the creator, which may have given up meanwhile.
+
+    It has methods in place of closures: the record of a served call is kept, and a closure would
+    keep the arguments with it.
+
+    Args:
+        registry: The RRefs of the owner.
+        call: Makes the value.
     """
 
     __slots__ = ("_call", "_registry", "_rref", "_served")
@@ -122,10 +125,10 @@ class _Creation:
         self._served: ServedCall | None = None
 
     def begin(self) -> RRefId:
-        """Notes whose call this runs in; returns which value that makes.
+        """Takes the call that is served now; returns the id of the value that it creates.
 
         Raises:
-            DecodeError: Its request does not say so.
+            DecodeError: The request does not name it.
         """
         served = self._served = current_served_call()
         creation = None if served is None else served.record.state.get(NAME)
@@ -134,11 +137,12 @@ class _Creation:
         rref = self._rref = creation.rref
         if (value := self._registry.value(rref)) is not None:
             comes_from(value, served)
+        # Last: a call that was cancelled before runs this at once, and the value must have its id.
         served.on_cancel(self._cancelled)
         return rref
 
     def make(self) -> object:
-        """Calls the function here; returns what is said of its value."""
+        """Calls the function in this thread; returns the reply to the creator."""
         rref = self._rref
         assert rref is not None
         try:
@@ -152,7 +156,7 @@ class _Creation:
         return word_of(value)
 
     def keep(self, done: Future[Any]) -> object:
-        """Takes what the function has come to; returns what is said of its value."""
+        """Takes the result of the function; returns the reply to the creator."""
         error, rref = done.exception(), self._rref
         assert rref is not None
         if error is not None:
@@ -163,24 +167,24 @@ class _Creation:
         return word_of(value) if given_up is None else failed(given_up)
 
     def _settle(self, rref: RRefId, value: object) -> BaseException | None:
-        """Keeps a value; returns why not, where the creator's time was over before it was there."""
+        """Keeps a value; returns the error if the creator's time was over before it was there."""
         served = self._served
         if served is not None:
-            served.end()  # what the creator says from now on changes nothing
+            served.end()  # a cancellation or a deadline that comes from now on changes nothing
             if served.expired:
                 return served.given_up()
         self._registry.settle(rref, value)
         return None
 
     def _cancelled(self) -> None:
-        """The creator gave up; may be on a loop. If it is lost, the value is for the others."""
+        """Fails the value if the creator's time is over; if it is lost, others want the value."""
         served, rref = self._served, self._rref
         if served is not None and rref is not None and served.expired:
             self._registry.settle(rref, None, served.given_up())
 
 
 def _keep_while_wanted(kept: list[Reference]) -> None:
-    """Clears what keeps a value that is only expected, once the call that is served is given up."""
+    """Lets go of an expected value as soon as the call that is served is given up."""
     if (served := current_served_call()) is not None:
         served.on_cancel(kept.clear)
 
@@ -230,19 +234,20 @@ class RRefServing:
         *,
         reads: bool = False,
     ) -> Prepare:
-        """Returns what prepares the method that a request names, before its arguments are decoded.
+        """Returns the `prepare` of the method that a request names, before anything is decoded.
+
+        If the value is there already, the caller's permission is checked here.
 
         Args:
-            call: The request; what its caller may call is checked, here where the value is there
-                already.
+            call: The request.
             head: The part of the document before the arguments.
-            produce: Makes a stream of the method, a generator; None for a call of it, or to read
+            produce: Makes a stream of the method, a generator; None to call the method, or to read
                 an attribute.
             reads: True to answer [True, None] for a method, and else [False, the attribute].
 
         Raises:
-            DecodeError: It names none.
-            CallRefusedError: The caller may not have it.
+            DecodeError: The request names no method.
+            CallRefusedError: The caller may not call it.
         """
         name, rref = head.get("method"), _read_rref(self._registry, head.get("rref"))
         if not isinstance(name, str):
@@ -276,7 +281,7 @@ class RRefServing:
             if not method.judged:
                 permissions.check_method(value, method.name, caller)
             name = f"{name_of_class(type(value))}.{method.name}"
-            if method.reads:  # a property may take its time, and wait
+            if method.reads:  # a property may be slow, or wait
                 return UserCall(_read_attribute, (value, method.name), name=name)
             found = value if method.name == "__call__" else getattr(value, method.name)
             if callable(found):
@@ -308,16 +313,16 @@ class RRefServing:
         name: str,
         user_call: Callable[[object], UserCall],
     ) -> UserCall:
-        """Returns what runs `user_call(value)` once the value that a request names is there.
+        """Returns the UserCall that runs `user_call(value)` once a request's value is there.
 
         Args:
-            caller: Who asks.
-            payload: Has the value's id as `rref`.
-            name: What is asked for, for messages.
-            user_call: Is called in a thread of the pool, inside the call that is served.
+            caller: The worker that sent the request.
+            payload: The body of the request, with the value's id as `rref`.
+            name: The name of the request, for messages.
+            user_call: Called in a thread of the pool, inside the call that is served.
 
         Raises:
-            DecodeError: It names no value of this worker's.
+            DecodeError: The request names no value of this worker.
             ValueNotFoundError: The value is gone.
         """
         rref = _read_rref(
@@ -338,6 +343,7 @@ class RRefServing:
             return user_call(value.value())
 
         def run_later() -> Future[Any]:
+            # Before the wait: a call that was given up by now lets go of the value at once.
             _keep_while_wanted(kept)
             return value.then(lambda done: _in_pool(done, kept))
 
@@ -345,7 +351,8 @@ class RRefServing:
             if (error := done.exception()) is not None:
                 self._registry.event(self._registry.owners.tell, rref, caller)
                 return failed(error)
-            # Not in the thread that made the value: its reply need not wait for this call.
+            # In another thread than the one that made the value, whose reply must not wait for
+            # this call.
             started: Future[Any] = new_future(agent.pool.submit, f"RRef.{name}")
             context = contextvars.copy_context()
             agent.pool.submit(context.run, started.set_result, kept)
@@ -353,7 +360,7 @@ class RRefServing:
 
         def run_now(done: Future[Any]) -> Future[Any]:
             if (served := last_served_call()) is not None:
-                served.check()  # it waited for long, perhaps for longer than it was wanted
+                served.check()  # it may have waited until its caller gave up
             return agent.serving.runner.run_to_future(user_call(result(done)))
 
         return UserCall(run_later, mode=CallMode.FUTURE, name=f"RRef.{name}")
@@ -384,7 +391,7 @@ class RRefServing:
         rref = making.begin()
         try:
             user_call = prepare(caller, payload)
-        except BaseException as error:  # in a remote handler: those who wait for the value hear it
+        except BaseException as error:  # in a remote handler: other requests wait for the value
             registry.settle(rref, None, fresh_copy(error))
             raise
 
@@ -397,17 +404,19 @@ class RRefServing:
         )
 
     def _named(self, rref: RRefId) -> tuple[Future[Any], list[Reference]]:
-        """Returns a value that a request names, which may arrive before its creation.
+        """Returns a value that a request names; the request may arrive before the creation.
 
         Returns:
-            The value, and what holds it until it is there; empty where it is, and is no error. Only
-            this list holds it, as a call that was given up empties it.
+            The value, and a list with the reference that holds it until it is there; the list is
+            empty if it is there and is no error. Nothing else holds the reference, as a call that
+            was given up empties the list.
         """
         registry = self._registry
         value = registry.value(rref)
         if value is not None and value.done() and not value._failed:
             return value, []
         reference = registry.borrow(rref)
+        # Asked again: `borrow` enters a value that is only expected, and holds it from now on.
         if (value := registry.value(rref)) is None:
             raise registry.gone(rref)
         return value, [reference]

@@ -1,10 +1,10 @@
 """Streams of the methods of an RRef's value: generators that run on its owner.
 
     rref.stream   {rref, method, args, kwargs, stream}   a request; from there on it is a stream as
-                                                         `stream/messages` has it
+                                                         in `stream/messages`
 
-What may be called, and when, is as for any method called through an RRef; what is read, as for
-any stream.
+The permission to call is that of any method called through an RRef; the items are those of any
+stream.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def open_method_stream(calls: RRefCalls, method: Method, timeout: float | None) 
 
     Args:
         calls: The calls of the agent.
-        method: Which one, with its arguments.
+        method: The method, with its arguments.
         timeout: Seconds to wait for each next item; None for the default.
 
     Raises:

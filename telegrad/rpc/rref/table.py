@@ -1,8 +1,8 @@
 """The RRefs of one agent: both counting tables, the values it owns, and its references.
 
-The tables are pure; this is the thin shell around them: one lock, the values, the messages they
-ask for. A reference that is garbage only puts its id into a `SimpleQueue` (a finaliser may run
-anywhere, inside our own lock too); the queue is drained by the next event and by a slow tick.
+The tables are pure; this is the thin shell around them: one lock, the values, and the messages that
+the tables ask for. A reference that is garbage only puts its id into a `SimpleQueue` (a finaliser
+may run anywhere, inside our own lock too). The next event, or a slow tick, drains the queue.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class Reference:
         rref: The id of the value.
         fork: This user's fork; None on the owner.
         owner: The worker that holds the value.
-        creation: The future of its creation if that was asked for here; None once it was read.
-        asked: Hears that somebody uses this, until then; see `Asked.hear`.
-        failure: The error of its creation if that was asked for here and failed, or was late;
+        creation: The future of its creation if this worker asked for that; None once it was read.
+        asked: Called once, at the first use of this reference; see `Asked.hear`.
+        failure: The error of its creation if this worker asked for that, and it failed or was late;
             without frames.
         made: The time at which it was made, on the monotonic clock.
         methods: Names that are known to be methods of the value.
@@ -153,19 +153,19 @@ class Reference:
 
     @property
     def constant(self) -> tuple[object] | None:
-        """The value, where it came with the news that it is there."""
+        """The value in a tuple, if it came with the reply to its creation; else None."""
         if self.creation is not None:
             self._read_creation()
         return self._constant
 
     def _read_creation(self) -> None:
-        """Takes what the owner has said of the value, once it has."""
+        """Takes the class or the constant that the reply to the creation names, once it came."""
         creation = self.creation
         if creation is None or not creation.done() or creation._failed:
             return
         try:
             word = creation.value()
-        except Exception:  # garbage: who wants to know more asks the owner
+        except Exception:  # garbage: a later request gets the error from the owner
             word = ""
         if isinstance(word, str):
             self._type_name = word
@@ -174,13 +174,13 @@ class Reference:
         self.creation = None  # last: others look at what is set by then
 
     def hears(self) -> None:
-        """Notes that it is used: its user is told if its creation failed."""
+        """Records that it is used: then its user, and not the log, is told of a failed creation."""
         asked, self.asked = self.asked, None
         if asked is not None:
             asked()
 
     def release(self) -> None:
-        """Lets go; idempotent."""
+        """Lets go of the value; idempotent."""
         self._note()
         self.registry.drain()
 
@@ -235,14 +235,14 @@ class RRefRegistry:
     # References and values.
 
     def own(self, value: object) -> Reference:
-        """Enters a value of this worker."""
+        """Enters a value of this worker; returns a reference to it."""
         reference = self.create(self.me)
         self.settle(reference.rref, value)
         reference.type_name = name_of_class(type(value))
         return reference
 
     def create(self, owner: WorkerInfo) -> Reference:
-        """Names a value that a worker, perhaps this one, is about to be asked to create."""
+        """Names a value, before a worker, perhaps this one, is asked to create it."""
         self.check_open()
         self.drain()
         fork: ForkId | None = None
@@ -270,6 +270,8 @@ class RRefRegistry:
         if value is None:
             refuse_in_section("a look at an RRef's value")
             with critical.section, self._lock:
+                # Made by the first thread that asks, under the lock: all must wait for the same
+                # future.
                 if rref in self.owners and not self._closed:
                     value = self._values.setdefault(rref, _new_value(self.agent, rref))
         return value
@@ -279,6 +281,8 @@ class RRefRegistry:
         future = self.value(rref)
         if error is None:
             if future is not None:
+                # The value is there before the table knows that its creation has ended: a request
+                # that is answered after that finds it.
                 future.try_set_result(value)
             self.event(self.owners.settle, rref)
             return
@@ -291,7 +295,7 @@ class RRefRegistry:
     # The reasons why there is no value.
 
     def failure(self, reference: Reference) -> BaseException | None:
-        """Returns a fresh error for what is known never to have a value, else None."""
+        """Returns a fresh error if it is known that there will never be a value; else None."""
         fork = reference.fork
         if fork is None:
             return None
@@ -308,19 +312,19 @@ class RRefRegistry:
             return self.owner_lost(reference.owner)
         if state is ForkState.GONE:
             return self.gone(reference.rref)
-        return None  # of one that failed elsewhere, too: the owner says why
+        return None  # a creation that failed elsewhere, too: the owner has the error
 
     def gone(self, rref: RRefId) -> Exception:
         """Returns the error for a value that its owner does not have."""
         return shut_down_error(self.me) if self._closed else gone_error(rref)
 
     def owner_lost(self, owner: WorkerInfo, lost: WorkerLostError | None = None) -> BaseException:
-        """Returns a fresh OwnerLostError for a lost owner; the eviction where this one was evicted.
+        """Returns a fresh OwnerLostError for a lost owner; the eviction if this worker was evicted.
 
-        Of an owner that lives out of reach it says so: UnreachableWorkerError.
+        For an owner that lives and cannot be reached it returns an UnreachableWorkerError.
         """
         evicted = self.agent.members.eviction()
-        if evicted is not None:  # perhaps since, and whoever was lost before
+        if evicted is not None:  # perhaps after the loss of the owner
             return evicted
         lost = lost or self._lost.get(owner)
         if isinstance(lost, EvictedError | UnreachableWorkerError):
@@ -335,7 +339,7 @@ class RRefRegistry:
     # Messages that carry RRefs.
 
     def carry(self, reference: Reference, peer: WorkerInfo) -> tuple[ForkId, bool]:
-        """Makes the fork that leaves for `peer`; says if this owner knows that there is no value.
+        """Makes the fork that leaves for `peer`; the flag is True if this owner's creation failed.
 
         Raises:
             OwnerLostError: The value is lost.
@@ -348,6 +352,8 @@ class RRefRegistry:
             )
         fork = reference.fork
         with critical.section, self._lock:
+            # A reference that is let go after this look is counted by a later event, which finds
+            # the pin of the fork that is made here.
             if not reference.released:
                 if fork is None:
                     made = self.owners.make_fork(reference.rref, peer)
@@ -384,7 +390,7 @@ class RRefRegistry:
         return here[0]
 
     def give_back(self, arrival: Arrival, peer: WorkerInfo) -> None:
-        """Gives back an RRef of a message that nobody will decode: one for `peer`, or from it."""
+        """Gives back an RRef of a message to `peer`, or from it, that nobody will decode."""
         rref, fork, owner = arrival.rref, arrival.fork, arrival.owner
         if owner != self.me:
             if fork.parent == self.me.incarnation:
@@ -397,11 +403,13 @@ class RRefRegistry:
             self.event(self.owners.refused, rref, fork, peer)
 
     def when_settled(self, fork: ForkId, waiter: Callable[[], None]) -> bool:
-        """Has `waiter` called once a fork is no longer pending; False where it is not so now.
+        """Calls `waiter` once a fork is no longer pending; returns False if it is not pending now.
 
-        It is called on any thread, a loop included, and must not block.
+        The waiter is called in any thread, a loop included, and must not block.
         """
         with critical.section, self._lock:
+            # The look and the entry are one step under the lock: the confirmation comes before
+            # both, or finds the waiter.
             if self._closed or self.users.state(fork) is not ForkState.PENDING:
                 return False
             self._waiting[fork].append(waiter)
@@ -410,14 +418,15 @@ class RRefRegistry:
     # The end of others, and of this worker.
 
     def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
-        """Hears that a worker is lost, and `expire` follows one bound later; or is out of reach.
+        """Records that a worker is lost, or out of reach; after a loss, `expire` follows later.
 
         An owner out of reach can never be asked to count: its values are of no use here.
         """
         with critical.section, self._lock:
+            # Kept before the events, which tell waiters: they ask for the reason.
             self._lost[peer] = error
             keep_newest(self._lost)
-        if not isinstance(error, UnreachableWorkerError):  # which lives, and creates and holds
+        if not isinstance(error, UnreachableWorkerError):  # that worker lives, creates and holds
             self.event(self.owners.lost, peer)
         self.event(self.users.lost, peer)
 
@@ -430,6 +439,8 @@ class RRefRegistry:
         """Drops the values and fails the waits for them: the agent is gone."""
         with critical.section, self._lock:
             self._closed = True
+            # No value is made after this (`value` looks at `_closed`), so that all of them fail
+            # here.
             values, self._values = self._values, {}
             self._waiting.clear()  # nothing starts any more
         for value in values.values():
@@ -438,20 +449,22 @@ class RRefRegistry:
     # The shell of the tables: events and questions in, messages out.
 
     def ask(self, question: Callable[..., T], *args: Any) -> T:
-        """Returns what a table answers, under the lock; no message follows from it."""
+        """Returns the answer of a table to a question, under the lock; no message follows."""
         with critical.section, self._lock:
             return question(*args)
 
     def wait_until(self, answer: Callable[[], bool], limit: float) -> None:
-        """Blocks until the tables answer True, or the limit is over."""
+        """Blocks until `answer()` is True, or for `limit` seconds."""
         with critical.section, self._changed:
             self._leaving = True
             self._changed.wait_for(answer, limit)
 
     def event(self, event: Callable[..., Sequence[Effect]], *args: Any, **named: Any) -> None:
-        """Hands an event to the tables, under the lock, and carries out what they ask for."""
+        """Hands an event to the tables, under the lock; carries out the effects without it."""
         with critical.section, self._lock:
             effects = event(*args, **named)
+            # The steps run without the lock: they post messages and call waiters, which may bring
+            # the next event. The tables are right under any order of messages.
             steps = self._take(effects) if effects or self._leaving else ()
         for step in steps:
             step()
@@ -461,11 +474,13 @@ class RRefRegistry:
     def drain(self) -> None:
         """Counts the references that became garbage.
 
-        In a thread that may hold the lock, as a user's finaliser calls `release()` there, it leaves
+        A user's finaliser may call `release()` in a thread that holds the lock. There it leaves
         them to the event that is under way, or to the next tick.
         """
         while not (self.garbage.empty() or in_section()):
             with critical.section, self._lock:
+                # All ids that are there make one event, so that the releases for one worker are one
+                # message.
                 effects: list[Effect] = []
                 with contextlib.suppress(Empty):
                     while True:
@@ -484,7 +499,7 @@ class RRefRegistry:
         self.agent.messages.flush()
 
     def _take(self, effects: Sequence[Effect]) -> list[Callable[[], object]]:
-        """Returns the steps that follow from these effects, for when the lock is released."""
+        """Returns the steps that follow from these effects, to be run without the lock."""
         steps: list[Callable[[], object]] = []
         sends: list[Send] = []
         freed: list[Future[Any]] = []
@@ -509,7 +524,7 @@ class RRefRegistry:
         return steps
 
     def _forget(self, freed: list[Future[Any]]) -> None:
-        """Drops values, whose finalisers may be the user's and take their time."""
+        """Drops values; their finalisers may be the user's, and slow."""
         if hands_over() and not all(map(_is_constant, freed)):
             self.agent.pool.submit(self._forget, freed)
             return
@@ -519,13 +534,13 @@ class RRefRegistry:
 
 # -- messages of the counting protocol: their transport and their encoding -----------------------
 #
-#     ForkRequest, ForkConfirm, CreationAbandon   somebody may wait for it: each leaves at once
-#     UserDelete, ChildAccept                     nobody does: those of one event are one envelope,
-#                                                 and that leaves with the next one to its receiver,
-#                                                 of whatever kind, or alone at the next tick
+#     ForkRequest, ForkConfirm, CreationAbandon   a worker may wait for it: each leaves at once
+#     UserDelete, ChildAccept                     no worker waits: those of one event are one
+#                                                 envelope, which leaves with the next envelope to
+#                                                 its receiver, or alone at the next tick
 #
-# So a value is freed no later than the call that follows is served, or one tick later, and nobody
-# is woken for each RRef. The tables are right under any order and any delay.
+# So a value is freed before the next call is served, or one tick later, and no thread is woken for
+# each RRef. The tables are right under any order and any delay.
 
 FORK_REQUEST = "rref.fork_request"
 FORK_CONFIRM = "rref.fork_confirm"
@@ -533,12 +548,12 @@ CHILD_ACCEPT = "rref.child_accept"
 USER_DELETE = "rref.user_delete"
 CREATION_ABANDON = "rref.creation_abandon"
 
-# Parts of one body, which stays far below what one may hold.
+# Parts of one body; the limit of a body is far above.
 MOST_TOGETHER = 1000
 
 
 def _post_each(registry: RRefRegistry, sends: Sequence[Send]) -> None:
-    """Posts the messages of one event; those to the lost are dropped."""
+    """Posts the messages of one event; drops those to lost workers."""
     riders: dict[tuple[WorkerInfo, str], list[object]] = {}
     for send in sends:
         kind, body = _write(send.message)
@@ -560,8 +575,8 @@ def _post(
     except UnreachableWorkerError as error:  # it can never be reached
         registry.lose(peer, error)
     except WorkerLostError:
-        pass  # its loss is an event of its own
-    except UnknownWorkerError as error:  # of a reference whose sender has invented its owner
+        pass  # the loss is an event of its own
+    except UnknownWorkerError as error:  # the sender of the reference has invented its owner
         _logger.debug("%s: %s could not be sent: %s", registry.me.name, kind, error)
         return False
     return True

@@ -1,4 +1,4 @@
-"""Words about the value of an RRef: its description in a message, its class, its loss."""
+"""The value of an RRef in words: its description in a message, its class, its loss."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from telegrad.rpc.rref.protocol import ForkId, RRefId
     from telegrad.types import WorkerInfo
 
-# Values of these classes never change, and a copy says all there is to know of them.
+# Values of these classes never change, so that a copy is as good as the value.
 CONSTANTS: Final = (type(None), bool, int, float, str, bytes)
-LONGEST_CONSTANT = 256  # characters or bytes that are sent to somebody who may not want them
+LONGEST_CONSTANT = 256  # characters or bytes that are sent to a creator that may not want them
 LARGEST_CONSTANT = 2**62
 
 
@@ -73,7 +73,7 @@ def owner_lost_error(owner: WorkerInfo, lost: WorkerLostError | None) -> OwnerLo
 
 
 def type_of(value: Future[Any] | None) -> str:
-    """Returns what is shown for the class of a value that is there, else ""."""
+    """Returns the name of the class of a value that is there; else ""."""
     there = value is not None and value.done() and value.exception() is None
     return name_of_class(type(value.value())) if value is not None and there else ""
 
@@ -86,9 +86,9 @@ def name_of_class(cls: type) -> str:
 
 
 def word_of(value: object) -> object:
-    """Returns what an owner says of a value that it has created, to whoever had it created.
+    """Returns the reply of an owner to the creator of a value.
 
-    The name of its class; or `[value]`, where that is small and never changes.
+    It is the name of its class; or `[value]`, if that is small and never changes.
 
     >>> word_of(7), word_of([7])
     ([7], 'list')

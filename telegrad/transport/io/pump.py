@@ -160,12 +160,15 @@ class TaskPump(Pump):
         except READ_ERRORS as error:
             self._frames.failed(error)
         except Exception as error:  # a message may be lost, and with it this stream
+            # Without this the stream stays up with the writer's turn taken, until the peer falls
+            # silent.
             self._frames.failed(CarrierClosedError(repr(error)))
             raise  # for the log
 
     async def _read(self) -> None:
         while self._is_open():
             message = await self._carrier.receive()
+            # It was let go while it waited: a message of a stream that has ended counts no more.
             if not self._is_open():
                 return
             if self._loop.looks is self._spin:  # what comes next is for others to do
@@ -175,6 +178,8 @@ class TaskPump(Pump):
     async def _write(self, preamble: bytes) -> None:
         frames = self._frames
         while self._is_open():
+            # Cleared before the look for messages: a wake that comes after the last look ends the
+            # wait below.
             self._woken.clear()
             async with self._writing:
                 while self._is_open() and (message := preamble or frames.next_message()):

@@ -94,6 +94,9 @@ class ReaderRole:
         assert self.waiter == thread
         self._depth -= 1
         if not self._depth:
+            # A thread that began to wait meanwhile sleeps, as this one read for both, and nobody
+            # wakes it when this one goes on. So the role gets free, and others read for that
+            # thread.
             self.held = holds and self.shared in (NOBODY, thread)
             if not self.held:
                 self.waiter = NOBODY

@@ -73,6 +73,7 @@ class SocketPump(Pump):
             return
         self._open = False
         self._reader.remove(self._descriptor)
+        # The turn that `_drain` took over is the loop's: nobody else gives it back.
         if self._draining:
             self._draining = False
             asyncio.get_running_loop().remove_writer(self._descriptor)
@@ -153,6 +154,8 @@ class SocketPump(Pump):
             try:
                 message: bytes | None = preamble or self._frames.next_message()
                 while message is not None:
+                    # The turn stays taken while the rest of a message waits for room: else the next
+                    # message would come before that rest. The loop gives it back.
                     kept = not direct.put(message)
                     if kept:
                         self._loop.call_soon(self._drain)

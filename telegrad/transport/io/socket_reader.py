@@ -134,6 +134,8 @@ class SocketReader:
 
     def remove(self, descriptor: int) -> None:
         """Stops watching a socket; its descriptor may be closed after this. Idempotent."""
+        # The source goes first: a thread that has just polled the descriptor finds none, and
+        # another socket may have its number soon.
         if self._sources.pop(descriptor, None) is not None:
             self.stop(descriptor)
 
@@ -150,6 +152,8 @@ class SocketReader:
             self.release(self._role.waiter)
         progress.holds_seen = progress.holds
         with critical.section, self._role_lock:
+            # Not forgotten before: one wait later the thread that left the role to others would
+            # take it again, and the thread that sleeps would have no reader.
             self._role.shared = NOBODY
             self._take_from_stuck()
         for number, watch in tuple(self._watches.items()):
@@ -231,11 +235,15 @@ class SocketReader:
                 if polls is None or self._closed or not self._role.wait_begins(me):
                     return
                 self._arm()
+                # Counted while this thread may poll: `close` would else close the descriptors under
+                # it, and other files would get their numbers.
                 polls.users += 1
             self._shield = shield
             # The user loop of this thread stands still meanwhile, and must not get the role back.
             alone = nested or _get_running_loop() is not None
             try:
+                # Set before the gate is looked at: a thread that opens the gate after that look
+                # finds this, and ends the poll.
                 gate.wake = self._wake_waiter
                 self._read_until(gate, seconds, math.inf if alone else MOST_REQUESTS)
             finally:
@@ -284,6 +292,7 @@ class SocketReader:
 
     def release(self, thread: int) -> None:
         """Ends the hold of a thread, if it has one. Idempotent."""
+        # Nearly always another thread has the role, or none: that takes no lock.
         if self._role.waiter == thread:
             with critical.section, self._role_lock:
                 if self._role.waiter == thread:
@@ -309,6 +318,8 @@ class SocketReader:
         """Wakes the thread that waits, if another thread, or a signal handler, opened its gate."""
         with critical.section, self._role_lock:
             waiter, polls = self._role.waiter, self._polls
+            # The thread that reads often opens its own gate, and looks at that next. An event would
+            # end its next poll for nothing.
             inside = waiter == threading.get_ident() and not self._shield.polling
             if waiter and polls is not None and not inside:
                 polls.wake_waiter()
@@ -396,6 +407,8 @@ class SocketReader:
     def _ready(self, holder: Holder, loop: int = NOBODY) -> list[tuple[int, int]]:
         """Returns the sockets that can be read, if that reader has the role."""
         with critical.section, self._role_lock:
+            # The epoll that woke this thread may be out of date: the role may have gone to another
+            # reader, and the messages with it.
             polls, role = self._polls, self._role
             mine = role.holder is holder and (loop == NOBODY or loop == role.user_loop)
             return polls.sockets.poll(0) if mine and polls is not None and not self._closed else []
@@ -429,6 +442,8 @@ class SocketReader:
         else:
             epoll = polls.idle if holder is Holder.IDLE else polls.own
         if epoll is not self._armed:
+            # A message that comes between the two steps is not lost: the new epoll tells at once of
+            # what is there.
             if self._armed is not None:
                 self._armed.unregister(polls.sockets.fileno())
             if epoll is not None:

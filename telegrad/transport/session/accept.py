@@ -189,6 +189,8 @@ class Door:
         if carrier.takes_over and not handshake.lane_of:
             raise RefusedError(Reason.MALFORMED, "streams begin over gRPC, and move to this port")
         known = self._peers.find(claimed, False)
+        # Noted before this side answers: a stream of its own that comes up later has crossed this
+        # one (`_check_crossed`).
         came_up = 0 if known is None else known.came_up
         await carrier.send(handshake.answer())
         proof = await receive_small(self._terms, carrier)
@@ -202,12 +204,15 @@ class Door:
         else:
             carriers = await self._admitted(claimed, knows_session=knows_session)
             self._check_crossed(carriers, came_up)
+        # The old stream is let go before the number is told: what it brought after that would come
+        # once more.
         received, resumes = carriers.detach(), carriers.came_up > 0
         try:
             preamble = handshake.welcome(received, resumes=resumes)
             way = Way(handshake.stream_id())
             carriers.adopt(carrier, handshake, way, peer_received, preamble)
         except BaseException:
+            # The stream that was to move has been let go.
             if handshake.moves:
                 carriers.reach()
             raise
@@ -261,6 +266,7 @@ class Door:
         if self._guests is not None and not self._is_gone(peer):
             seconds = ANNOUNCED_SHARE * self._terms.limits.handshake_seconds
             await self._guests.admits(peer, seconds)
+        # Looked up after the wait: the peer may have been lost, or this worker closed, meanwhile.
         return self._session_with(peer)
 
     def _is_gone(self, peer: WorkerInfo) -> bool:

@@ -169,6 +169,8 @@ class Carriers:
     def learn(self, endpoints: Sequence[str]) -> None:
         """Takes the endpoints where the peer listens, in the order to try."""
         self.endpoints = tuple(endpoints)
+        # The endpoints are there before this look: a thread that posts after it wakes the loop
+        # itself.
         if self.connection.waits:  # envelopes that were posted before found no endpoint to dial
             self.wake()
 
@@ -246,6 +248,8 @@ class Carriers:
         else:
             stream.pump = SocketPump(direct, stream, terms.loop, terms.reader)
         try:
+            # The connection has the stream before the pump starts: it takes no message of any
+            # other.
             connection.opened(stream, peer_received)
         except DecodeError:
             stream.pump.let_go(None)
@@ -363,6 +367,8 @@ class Carriers:
         """Ends the carriers, since the peer was given up, and tells the layer above."""
         if self.ended.is_set():
             return
+        # The stream ends before the layer above hears of the loss: a thread that reads it would
+        # hand over envelopes after that.
         self.end()
         logger.debug("%s", self.connection.loss)
         self.connection.tell_loss()
@@ -386,6 +392,7 @@ class Carriers:
             answered = connection.session.goodbye_written
             last = Frame(receipt=connection.session.received_number, goodbye="answer")
         if left and not answered:
+            # Set before the flush: the thread that writes the goodbye looks at it.
             stream.ending = True
             connection.flush()
             return

@@ -123,6 +123,9 @@ class Connection:
                     if self._loss is not None or self._left:
                         raise self._refusal()
                     number = session.post(envelope, self._terms.clock())
+                    # The writer's turn is given once. A thread that finds it taken may leave: the
+                    # thread that has it looks for more, under this lock, before it gives it back
+                    # (`next_message`).
                     turn = not rides and not self.waits
                     if turn:
                         self.waits, pump = True, self._pump
@@ -235,6 +238,8 @@ class Connection:
             if frame.lending is not None:
                 stream.take_lent(frame)
             with critical.section, self.lock:
+                # `closed` has taken the stream away, and the peer may know the number that was held
+                # then: what the stream brings now comes again on the next one.
                 if self.stream is not stream:
                     return False
                 news = session.news
@@ -258,6 +263,8 @@ class Connection:
             stream.lanes.heard(frame)
         if frame.laneless:
             stream.lanes.take_carried(frame.laneless)
+        # Without the lock, as the receiver may post at once; and before a goodbye of the same
+        # frame.
         if complete:
             self._hand_over(complete)
         if frame.goodbye is not None:
@@ -273,6 +280,8 @@ class Connection:
             if self.stream is not stream:
                 return None
             if not (session.pending or pulse.beat_due or stream.news_due):
+                # Under the lock of `post`: an envelope that comes after this look finds the turn
+                # free.
                 self.waits = False
                 return None
             now = self._terms.clock()
@@ -313,6 +322,7 @@ class Connection:
                 loop.call_soon(self._hand_over_late, envelope)
 
     def _hand_over_late(self, envelope: Envelope) -> None:
+        # The peer may have been lost since this was put off.
         if not self._told:
             self._terms.receiver.on_envelope(self.peer, envelope)
 
@@ -348,6 +358,8 @@ class Connection:
         """Lets go of the stream and returns it: nothing that it brings is taken any more."""
         with critical.section, self.lock:
             stream, self.stream = self.stream, None
+            # A thread that posts from here on makes the loop dial. A turn that was taken is lost
+            # with the stream; the next stream begins with it (`opened`).
             self._pump = self._keeper
             if stream is not None:
                 self._moved_before += stream.moved()

@@ -57,6 +57,7 @@ HELD_SECONDS = 0.25
 def dial(carriers: Carriers, terms: Terms) -> None:
     """Dials for a connection, unless that is under way; on the loop."""
     if not carriers.dialling:
+        # Set here and not by the task: others may ask again before the task begins.
         carriers.dialling = True
         terms.spawn(Reach(carriers, terms).run())
 
@@ -83,6 +84,7 @@ class Reach:
                 while carriers.wanted and not await self._round():
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+                # Looked at again after each step: a stream may break while it moves.
                 if (stream := carriers.stream) is not None and carriers.direct.due(stream):
                     await self._move(stream)
                 elif not carriers.wanted:
@@ -101,6 +103,7 @@ class Reach:
                 failures.append(error)
             else:
                 return True
+        # The peer's own dial may have come through, and ended this one.
         if not self._carriers.wanted:
             return True
         reasons = {each.reason for each in failures if isinstance(each, RefusedError)}
@@ -224,6 +227,7 @@ class Reach:
             if answer is None:
                 return
             with self._shaking_hands(answer):
+                # The stream may have ended while the listener answered, and another have come up.
                 if carriers.stream is not stream:
                     raise CarrierClosedError("it is needed no more")
                 try:

@@ -316,6 +316,7 @@ class Exchange:
         with critical.section, self._state_lock:
             running = self._started and not self._closed
             self._closed = True
+        # Nobody is met after this: these are all that have to say goodbye.
         peers = self._peers.close()
         if not running:
             return

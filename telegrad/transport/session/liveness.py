@@ -104,6 +104,8 @@ class Liveness:
         if self._echoed < beat.echo <= self._sent:
             self._echoed = beat.echo
             self.last_echo = now
+            # A later question may still be open. Its time begins anew: the peer lived when it
+            # answered the earlier one.
             self._waited = None if beat.echo >= self._sent else 0.0
 
     def acknowledged(self, now: float) -> None:

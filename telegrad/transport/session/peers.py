@@ -84,6 +84,7 @@ class Peers:
         if known is not None or not make:
             return known
         with critical.section, self._lock:
+            # Looked up again: two connections to one peer would both number its envelopes from 1.
             known = self.known.get(key)
             if known is None and not self._closed and peer not in self.forgotten:
                 known = self.known[key] = Carriers(peer, self._terms, self._dial)

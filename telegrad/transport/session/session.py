@@ -243,6 +243,7 @@ class Session:
         self._connected = True
         self._carriers += 1
         self._announced_before = max(self._announced, self._announced_before)
+        # S2: all that no receipt covers is written again, whatever the last carrier has brought.
         self._announced = self.acknowledged
         self.cutting.clear()
         self.goodbye_written = False
@@ -404,6 +405,8 @@ class Session:
         It counts as complete: pieces of it that still come are not wanted, and the receipt tells
         the peer to send no more of them.
         """
+        # Claims of other threads may be under way; their `settle` finds no assembly and does
+        # nothing.
         if (assembly := self._assemblies.get(number)) is not None:
             assembly.give_up(error)
         return self.finish(number)

@@ -77,6 +77,7 @@ class SharedPort(Transport):
             OSError: No port can be had; the message says which were tried.
         """
         async with self._opening:
+            # Under the lock: the last door may be about to close the port.
             if self._listener is None:
                 self._listener = await self._open_first()
             door = _Door(self, self._listener.endpoint, info, accept)
