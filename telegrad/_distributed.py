@@ -251,7 +251,7 @@ def join_invited(
 
 
 def is_project_module(name: str) -> bool:
-    """Tells whether this process has imported a module that is of the user's own project."""
+    """Returns True if this process has imported a module that is of the user's own project."""
     return Project().has(name)
 
 

@@ -21,23 +21,23 @@ _LOADED: Final = sys.modules  # a name of this module, because most operations l
 
 
 def is_cupy(value: object) -> TypeGuard[Array]:
-    """Tells whether `value` is a CuPy array."""
+    """Returns True if `value` is a CuPy array."""
     cupy = _LOADED.get("cupy")
     return cupy is not None and isinstance(value, cupy.ndarray)
 
 
 def owns_memory(array: Any) -> bool:
-    """Returns True if a CuPy array's memory is of CuPy's pool: no other library lends it."""
+    """Returns True if a CuPy array's memory is of CuPy's pool, and not lent by another library."""
     return type(array.data.mem).__name__ == "PooledMemory"
 
 
 def has_cupy() -> bool:
-    """Tells whether this process has imported CuPy, so that there may be arrays on GPUs."""
+    """Returns True if this process has imported CuPy, so that there may be arrays on GPUs."""
     return "cupy" in _LOADED
 
 
 def is_array(value: object) -> TypeGuard[Array]:
-    """Tells whether `value` is a NumPy or CuPy array.
+    """Returns True if `value` is a NumPy or CuPy array.
 
     NumPy scalars (`np.float32(1)`) are not arrays.
 
@@ -58,7 +58,7 @@ def namespace(*values: object) -> Any:
 
 
 def takes_ufuncs(value: object) -> bool:
-    """Tells whether `value` is of a library that computes NumPy's ufuncs itself: pandas, xarray.
+    """Returns True if the library of `value` computes NumPy's ufuncs itself: pandas, xarray.
 
     >>> takes_ufuncs(np.zeros(3)), takes_ufuncs([0, 0, 0])
     (False, False)
@@ -69,12 +69,12 @@ def takes_ufuncs(value: object) -> bool:
 
 
 def _on_gpu(value: object) -> bool:
-    """Tells whether `value` is a GPU array of any library."""
+    """Returns True if `value` is a GPU array of any library."""
     return getattr(value, "__cuda_array_interface__", None) is not None
 
 
 def is_floating(dtype: DTypeLike) -> bool:
-    """Tells whether `dtype` holds real floating-point numbers, those of ml_dtypes included.
+    """Returns True if `dtype` holds real floating-point numbers, those of ml_dtypes included.
 
     >>> is_floating(np.float32), is_floating(np.int64)
     (True, False)
@@ -100,7 +100,7 @@ def computing_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def is_inexact(dtype: DTypeLike) -> bool:
-    """Tells whether `dtype` can have gradients: real floating-point or complex numbers.
+    """Returns True if `dtype` can have gradients: real floating-point or complex numbers.
 
     >>> is_inexact(np.complex64), is_inexact(np.int64)
     (True, False)

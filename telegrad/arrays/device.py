@@ -182,7 +182,7 @@ def _octets(array: Array) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def _is_plain(array: Array) -> bool:
-    """Tells whether `array` is a contiguous NumPy array of a dtype that CuPy supports as it is."""
+    """Returns True if `array` is a contiguous NumPy array of a dtype that CuPy supports."""
     if type(array) is not np.ndarray or array.dtype.kind not in "biufc":
         return False
     flags = array.flags

@@ -32,7 +32,7 @@ ALREADY = "AlreadyRegistered"
 
 
 def can_share() -> bool:
-    """Tells whether this system supports such memory."""
+    """Returns True if this system supports such memory."""
     if not HAS_MEMFD:
         return False
     try:

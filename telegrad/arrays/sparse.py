@@ -14,7 +14,7 @@ _MODULES: Final = ("scipy.sparse", "cupyx.scipy.sparse")
 
 
 def is_sparse(value: object) -> bool:
-    """Tells whether `value` is a sparse array or matrix.
+    """Returns True if `value` is a sparse array or matrix.
 
     >>> is_sparse(np.zeros(3))
     False
@@ -54,7 +54,7 @@ def sparse_product(dense: Array, *, matrix: Any) -> Array:
 
 
 def sparse_product_asks() -> bool:
-    """Tells whether `matrix @ x` of scipy.sparse is asking `x` for an array; for methods of `x`.
+    """Returns True if `matrix @ x` of scipy.sparse is asking `x` for an array; for methods of `x`.
 
     scipy.sparse knows no protocol with which the right operand could claim the product. But it
     leaves the product to that operand if its conversion to an array gives a single object. The test

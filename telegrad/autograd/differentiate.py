@@ -71,7 +71,7 @@ def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def is_branch(tree: Any) -> bool:
-    """Tells whether `tree` is a branch, not a leaf."""
+    """Returns True if `tree` is a branch, not a leaf."""
     return (
         tree is None
         or isinstance(tree, (dict, list, tuple))

@@ -227,7 +227,7 @@ def _launch_backward(
 
 
 def _is_tiled(q: Any, k: Any, v: Any) -> bool:
-    """Tells whether the weights are too many to store them."""
+    """Returns True if the weights are too many to store them."""
     *lead, queries, length = q.shape
     weights: int = queries * k.shape[-2]
     if q.dtype.itemsize >= 4:

@@ -47,7 +47,7 @@ class StepRule:
 
 @cache
 def steps_dtype(dtype: Any) -> bool:
-    """Tells whether the kernels step arrays of this dtype.
+    """Returns True if the kernels step arrays of this dtype.
 
     >>> steps_dtype(np.dtype(np.float32)), steps_dtype(np.dtype(np.complex64))
     (True, False)

@@ -200,7 +200,7 @@ def _items(gradient: Any) -> Any:
 
 
 def _all_finite(arrays: list[Any]) -> Any:
-    """Tells whether all items are finite; on a GPU by their norm, in two launches."""
+    """Returns True if all items are finite; on a GPU by their norm, in two launches."""
     xp = namespace(*arrays)
     if is_cupy(arrays[0]) and all(is_floating(x.dtype) for x in arrays):
         return xp.isfinite(kernels.joint_norm(arrays)[0])

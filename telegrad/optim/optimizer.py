@@ -158,7 +158,7 @@ class Optimizer(ABC):
         return None
 
     def steps_rows(self, options: Mapping[str, Any]) -> bool:
-        """Tells whether `update` works item by item and changes nothing where the gradient is zero.
+        """Returns True if `update` works item by item and changes nothing if the gradient is zero.
 
         If so, a `RowSparse` gradient steps its rows only. Otherwise it is converted to an array.
         """
@@ -258,7 +258,7 @@ class Optimizer(ABC):
         return others
 
     def _skips_first(self, skip: Any, parameters: Iterable[Tensor]) -> bool:
-        """Tells whether a step is skipped that is the first one of a parameter; then it waits.
+        """Returns True if a step is skipped that is the first one of a parameter; then it waits.
 
         A state that the GPU selects would not tell the next step that it is the first one.
         """

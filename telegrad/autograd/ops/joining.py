@@ -154,7 +154,7 @@ def _insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
 
 
 def _few(places: Any, length: int) -> tuple[bool, bool]:
-    """Tells whether `places` names exactly one place, and whether it does so by a plain number."""
+    """Returns two answers: `places` names exactly one place; it does so by a plain number."""
     if isinstance(places, slice):
         return len(range(*places.indices(length))) == 1, False
     array = np.asarray(places)

@@ -58,7 +58,7 @@ def _own(index: Any) -> Any:
 
 
 def _may_repeat(index: Any) -> bool:
-    """Tells whether an index may name one item twice, as an index with arrays or lists can."""
+    """Returns True if an index may name one item twice, as an index with arrays or lists can."""
     for part in index if isinstance(index, tuple) else (index,):
         if type(part) in _USUAL or isinstance(part, _SIMPLE):
             continue

@@ -107,7 +107,7 @@ def _of_sums(g: Any) -> Any:
 
 
 def _divides(y: Any) -> bool:
-    """Tells whether products divided by their factors are the products of the other factors."""
+    """Returns True if products divided by their factors are the products of the other factors."""
     return bool(((y != 0) & np.isfinite(y)).all())
 
 

@@ -246,7 +246,7 @@ def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0
 
 
 def _several(conditions: Any, ndim: int) -> bool:
-    """Tells whether `conditions` are several conditions or one, by NumPy's rule."""
+    """Returns True if `conditions` are several conditions or one, by NumPy's rule."""
     if isinstance(conditions, (list, tuple)):
         return np.ndim(conditions[0]) > 0 or ndim == 0
     return np.ndim(conditions) > (1 if ndim else 0)

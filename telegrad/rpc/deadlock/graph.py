@@ -11,10 +11,10 @@
             ──▶ a ServedCall: the value of an RRef, being made here
      task   ──▶ another task, those of a TaskGroup, what asyncio.gather or shield waits for
 
-What may end for another reason is an alternative: `asyncio.gather` ends when all are done, or one
-of them fails, and so it waits for any. A wait for any is followed to the calls behind each of them.
-Where the library does not know what completes a future, and where a wait has a limit of its own,
-the way ends: it is taken to end by itself, and so is a wait for any that such a way leads from.
+A wait that may end for several reasons waits for any of them: `asyncio.gather` ends when all are
+done, or when one fails. A wait for any is followed to the calls behind each of them. If the library
+does not know what completes a future, or if a wait has a limit of its own, it counts as one that
+ends by itself. So does a wait for any of several, one of which ends by itself.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from telegrad.types import WorkerInfo
 
 # -- the waits of asyncio tasks, as far as they can be seen --------------------------------------
 #
-# asyncio keeps no such record: a task knows the one future that wakes it. Of those that are
-# `asyncio.gather`'s, `asyncio.shield`'s, another task, or ours, it can be told what completes them;
-# of others the innermost coroutine may be one that waits for tasks. What is not recognised, in a
-# future version of Python perhaps, is taken to end by itself.
+# asyncio keeps no record of waits: a task knows the one future that wakes it. If that future is of
+# `asyncio.gather` or `asyncio.shield`, another task, or ours, its source is known. Otherwise the
+# innermost coroutine may be one that waits for tasks. A wait that is not recognised, in a future
+# version of Python perhaps, counts as one that ends by itself.
 
 # Packages whose scopes cancel the task that they are entered in.
 FOREIGN_LIMITS = ("anyio", "async_timeout")
@@ -55,9 +55,9 @@ class TaskWait(NamedTuple):
     Attributes:
         waker: The future that wakes it.
         things: Futures of asyncio, tasks among them, and waits for futures of telegrad's.
-        needs_all: Whether it needs each of the things, whatever becomes of the others; else any of
-            them may end the wait.
-        group: The TaskGroup at the end of whose block the task is.
+        needs_all: True if it needs each of the things, even if others fail; else any of them may
+            end the wait.
+        group: The TaskGroup whose block the task is about to leave; None for none.
     """
 
     waker: asyncio.Future[Any]
@@ -68,7 +68,7 @@ class TaskWait(NamedTuple):
 
 @final
 class Stamps:
-    """Numbers for futures, of which no two ever have the same; from any thread."""
+    """The numbers of futures; no two futures ever have the same. From any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -87,7 +87,7 @@ class Stamps:
 
 
 def wait_of(task: asyncio.Task[Any]) -> TaskWait | None:
-    """Returns what a task waits for; None where it runs, has ended, or that cannot be told."""
+    """Returns the wait of a task; None if it runs, has ended, or its wait is not recognised."""
     waker = getattr(task, "_fut_waiter", None)
     if not isinstance(waker, asyncio.Future) or waker.done() or task.cancelling():
         return None
@@ -96,7 +96,7 @@ def wait_of(task: asyncio.Task[Any]) -> TaskWait | None:
 
 
 def behind(future: asyncio.Future[Any]) -> tuple[object, ...]:
-    """Returns what completes a future of asyncio's, any of it; nothing where that is not known."""
+    """Returns the things of which any completes a future of asyncio; empty if none is known."""
     if isinstance(future, AwaitedFuture):
         return (future.wait,)
     if isinstance(future, asyncio.Task):
@@ -109,12 +109,12 @@ def behind(future: asyncio.Future[Any]) -> tuple[object, ...]:
 
 
 def _pending_futures(futures: Iterable[Any]) -> tuple[object, ...]:
-    """Returns those that are not done, in a lasting order, once each."""
+    """Returns the futures that are not done, in their order, once each."""
     return tuple({id(each): each for each in futures if not each.done()}.values())
 
 
 def _shielded(future: asyncio.Future[Any]) -> object:
-    """Returns what `asyncio.shield` waits for: its callback alone knows."""
+    """Returns the future that `asyncio.shield` waits for, which only its callback refers to."""
     for callback, _ in getattr(future, "_callbacks", None) or ():
         code: CodeType | None = getattr(callback, "__code__", None)
         if code is not None and code.co_qualname == "shield.<locals>._outer_done_callback":
@@ -125,7 +125,7 @@ def _shielded(future: asyncio.Future[Any]) -> object:
 
 
 def _of_coroutine(task: asyncio.Task[Any], waker: asyncio.Future[Any]) -> TaskWait | None:
-    """Looks for a coroutine of asyncio's that waits for tasks, innermost in this one."""
+    """Returns the wait of a task whose innermost coroutine is one of asyncio's that waits."""
     inner: Any = None
     following: Any = task.get_coro()
     while inspect.iscoroutine(following):
@@ -148,25 +148,25 @@ def _of_coroutine(task: asyncio.Task[Any], waker: asyncio.Future[Any]) -> TaskWa
 
 
 def _ends_of_groups() -> set[CodeType]:
-    """Returns what runs at the end of the block of a TaskGroup; in 3.13 it is another method."""
+    """Returns the code at the end of the block of a TaskGroup; in 3.13 it is another method."""
     ends = (getattr(asyncio.TaskGroup, name, None) for name in ("__aexit__", "_aexit"))
     return {end.__code__ for end in ends if end is not None}
 
 
 def _in_order(futures: Iterable[Any]) -> tuple[object, ...]:
-    """Returns the pending ones of a set, whose order may change when it grows."""
+    """Returns the pending futures of a set in a fixed order; that of a set may change."""
     return tuple(sorted(_pending_futures(tuple(futures)), key=id))
 
 
 def limited(tasks: Iterable[asyncio.Task[Any]], groups: Iterable[asyncio.TaskGroup] = ()) -> bool:
-    """Tells whether one of the tasks is inside an `asyncio.timeout`, a TaskGroup or the like.
+    """Returns True if one of the tasks is inside an `asyncio.timeout`, a TaskGroup or the like.
 
-    Nobody but those themselves knows of it: the objects that refer to the tasks are looked for,
-    which takes milliseconds.
+    Only these scopes know that they may cancel a task. So this looks for the objects that refer to
+    the tasks, which takes milliseconds.
 
     Args:
-        tasks: May be cancelled by such a scope.
-        groups: At the end of which the tasks wait, for all that is in them.
+        tasks: The tasks that wait.
+        groups: The TaskGroups whose end the tasks wait for; these do not count.
     """
     known, held = list(groups), list[object](tasks)
     for _ in range(3):  # a scope refers to the task, or to a set of tasks, perhaps in its dict
@@ -179,7 +179,7 @@ def limited(tasks: Iterable[asyncio.Task[Any]], groups: Iterable[asyncio.TaskGro
 
 
 def _may_end_a_wait(holder: object) -> bool:
-    """Tells whether an object may cancel a task, by a limit or as another task has failed."""
+    """Returns True if an object may cancel a task, by a limit or as another task has failed."""
     kind = type(holder)
     if isinstance(holder, asyncio.Timeout):
         return holder.when() is not None
@@ -190,28 +190,27 @@ def _may_end_a_wait(holder: object) -> bool:
 
 # ------------------------------------------------------------------------------------------------
 
-# A call that waits for more than this at once is not looked at to the end.
+# Of the things that one call waits for, at most so many are looked at.
 MAX_THINGS = 10_000
-# Nor are futures that follow each other in a chain that is longer.
+# Futures may follow each other in a chain; at most so many of one chain are looked at.
 MAX_DEPTH = 100
-# A wait that any of so many may end is followed once some of them are done.
+# A wait that any of more things may end is not followed until some of them are done.
 MAX_ALTERNATIVES = 64
-# Of waits for any of some, each of which needs all of others, so many combinations.
+# The most combinations of a wait for any of several things, each of which needs all of others.
 MAX_COMBINATIONS = 16
-# Of a function's or a future's name in the report, and how many of them for one wait.
-MAX_TEXT = 160
-MAX_TEXTS = 3
+MAX_TEXT = 160  # characters of a function's or a future's name in the report
+MAX_TEXTS = 3  # names for one wait
 
 
 class WaitPath(NamedTuple):
-    """From a served call to those of which any may end its wait.
+    """A way from a served call to the calls of which any may end its wait.
 
     Attributes:
         token: See `wait_cycle.Step`.
         branches: The calls that it waits for.
-        breaks: The futures to fail in order to end it: all that a thread or task waits for on the
-            way, or where none does, the last one. Never the value of an RRef itself.
-        text: Who waits for what.
+        breaks: The futures to fail in order to end it: all that threads or tasks wait for on the
+            way; if none waits, the last one. Never the value of an RRef itself.
+        text: The wait in words.
     """
 
     token: Token
@@ -224,12 +223,12 @@ class _Clause(NamedTuple):
     """A condition for the end of a thing: one of the calls has to end before.
 
     Attributes:
-        token: Of the waits that it consists of.
-        ends: The calls, and in words what is waited for of them.
-        waited: Futures for which threads and tasks wait, on the way there.
+        token: The names of the waits that it consists of.
+        ends: The calls, each with the awaited thing in words.
+        waited: The futures for which threads and tasks wait, on the way there.
         last: The future before each call.
-        tasks: What waits on the way.
-        groups: At whose end they do.
+        tasks: The tasks that wait on the way.
+        groups: The TaskGroups whose end they wait for.
     """
 
     token: Token
@@ -240,12 +239,12 @@ class _Clause(NamedTuple):
     groups: tuple[asyncio.TaskGroup, ...] = ()
 
 
-# All of them have to be fulfilled; nothing where it may happen by itself.
+# The conditions for the end of a thing, all of which must hold; empty if it may end by itself.
 _Clauses: TypeAlias = tuple[_Clause, ...]
 
 
 def served_id(me: WorkerInfo, call: ServedCall) -> ServedId:
-    """Returns how workers name a call that is served here."""
+    """Returns the name of a call that is served here."""
     return ServedId(me.incarnation, call.caller.incarnation, call.number, call.items)
 
 
@@ -257,15 +256,15 @@ def ways(
     *,
     to_be_sure: bool = False,
 ) -> list[WaitPath]:
-    """Returns how a call waits at this moment; nothing when it runs. From any thread.
+    """Returns the ways on which a call waits at this moment; none if it runs. From any thread.
 
     Args:
         me: This worker.
-        call: It is served here.
-        is_mine: Tells whether a call was made, or is served, by this worker: futures of several
-            may meet in one process.
-        stamps: Names the futures that wake tasks.
-        to_be_sure: Whether to look, which takes milliseconds, for limits that asyncio keeps.
+        call: The call, which is served here.
+        is_mine: Returns True if this worker has made a call, or serves it: futures of several
+            workers may meet in one process.
+        stamps: The numbers of the futures that wake tasks.
+        to_be_sure: True to look for limits that asyncio keeps, which takes milliseconds.
     """
     if call.runner is None:
         return []
@@ -289,7 +288,7 @@ def _way(me: WorkerInfo, call: ServedCall, clause: _Clause) -> WaitPath:
 
 
 class _Following:
-    """One look at how a call waits."""
+    """One look at the waits of a call."""
 
     def __init__(
         self,
@@ -300,13 +299,13 @@ class _Following:
         self._me = me
         self._is_mine = is_mine
         self._stamps = stamps
-        # With each thing, which keeps its id its own. What is found again while it is followed
-        # waits for itself without any call: nothing is known of how that ends.
+        # By id, with the thing, which keeps that id. A thing that is found again while it is
+        # followed waits for itself without any call: it counts as one that ends by itself.
         self._known: dict[int, tuple[object, _Clauses]] = {}
         self._depth = 0
 
     def clauses(self, thing: object) -> _Clauses:
-        """Returns what must happen before a thing can."""
+        """Returns the conditions for the end of a thing."""
         if isinstance(thing, weakref.ReferenceType):
             thing = thing()
         known = self._known.get(id(thing))
@@ -366,7 +365,7 @@ class _Following:
         return self._of_call(call, to, f"{name[:MAX_TEXT]} on {call.peer.name!r}")
 
     def _of_wait(self, wait: Wait | None) -> _Clauses:
-        """Of a thread or task; its wait is one that a cycle can be ended at."""
+        """Returns the conditions of a thread's or task's wait, at which a cycle can be ended."""
         if wait is None:
             return ()
         pending = _pending_futures(tuple(wait.futures))
@@ -396,11 +395,14 @@ class _Following:
         )
 
     def _all(self, things: Iterable[object]) -> _Clauses:
-        """Each of them must happen."""
+        """Returns the conditions for the end of all things."""
         return tuple(clause for thing in things for clause in self.clauses(thing))
 
     def _any(self, things: tuple[object, ...]) -> _Clauses:
-        """One of them must happen: none of them can while any clause of each is not fulfilled."""
+        """Returns the conditions for the end of any of the things.
+
+        None of them can end while each has a condition that does not hold.
+        """
         if len(things) == 1:
             return self.clauses(things[0])
         if len(things) > MAX_ALTERNATIVES:
@@ -409,7 +411,7 @@ class _Following:
         for thing in things:
             found.append(self.clauses(thing))
             if not found[-1]:
-                return ()  # it may happen by itself
+                return ()  # it may end by itself
         combinations = itertools.islice(itertools.product(*found), MAX_COMBINATIONS)
         return tuple(_joined(each) for each in combinations) if found else ()
 

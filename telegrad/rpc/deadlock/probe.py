@@ -1,8 +1,8 @@
-"""Looks after calls that have waited for long, and ends those that wait for each other.
+"""Finds calls that have waited for long, and ends those that wait for each other.
 
-The shell around `protocol`: `graph` says how the calls that are served here wait, the agent
-carries the messages. Nothing is done, and nothing sent, about calls that end soon: a worker looks
-five times a second, and begins to follow a wait when it has seen it for a second.
+This is the shell around `protocol`: `graph` finds how the calls that are served here wait, and the
+agent carries the messages. Calls that end soon cause no work and no message: a worker looks five
+times a second, and begins to follow a wait when it has seen it for a second.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ KINDS: dict[type, str] = {Probe: PROBE, Check: CHECK, Break: BREAK}
 
 M = TypeVar("M", Probe, Check, Break)
 
-# A cycle is to be reported within 2 s: it is seen at the second look at the latest, and followed
-# at the first one that comes a second later.
+# A cycle is reported within 2 s: the second look at the latest sees it, and the first look that
+# comes a second later follows it.
 LOOK_SECONDS = 0.2
 STALE_SECONDS = 1.0
-# To look at 10,000 calls that wait takes 50 ms. The next look is so much later that looking takes
-# at most this share of a core.
+# A look at 10,000 calls that wait takes 50 ms. The next look comes so much later that all looks
+# take at most this share of a core.
 SHARE = 0.05
 
 
 class _Seen(NamedTuple):
-    """A call that the last look found waiting; each of its ways, and since when it is there."""
+    """A call that the last look found waiting, and the time since which each way was there."""
 
     call: ServedCall
     since: dict[tuple[Token, tuple[Branch, ...]], Since]
@@ -72,7 +72,7 @@ class WaitProbes:
         self._agent = agent
         self._me = agent.info
         self._seen: dict[ServedId, _Seen] = {}  # replaced by each look; those never overlap
-        self._looked = 0.0  # when that was
+        self._looked = 0.0  # the time of the last look
         self._oldest: ServedCall | None = None
         self._stamps = Stamps()
         self.followed = self.reported = 0
@@ -81,11 +81,11 @@ class WaitProbes:
         agent.inbox.register(BREAK, self._on_break)
 
     def begin(self) -> None:
-        """Begins to look, and looks until the agent ends."""
+        """Begins to look; goes on until the agent ends."""
         self._agent.deadlines.after(LOOK_SECONDS, self._glance)
 
     def _glance(self) -> None:
-        """On the loop: is anything older than the last glance? Most often nothing is."""
+        """Starts a look if a call was served at the last glance already; on the loop."""
         before, self._oldest = self._oldest, self._agent.serving.oldest()
         if self._oldest is not None and self._oldest is before:
             self._agent.pool.submit(self._look)
@@ -94,11 +94,11 @@ class WaitProbes:
         self._agent.deadlines.after(LOOK_SECONDS, self._glance)
 
     def _look(self) -> None:
-        """In the pool: notes how calls wait, and follows those that have done so for long."""
+        """Records how calls wait, and follows those that have waited for long; in the pool."""
         started, busy = time.monotonic(), time.thread_time()
         try:
             self._follow_waits(started)
-        finally:  # whatever a program's own futures do to it
+        finally:  # a program's own futures may raise
             took = time.thread_time() - busy
             self._agent.deadlines.after(max(LOOK_SECONDS, took / SHARE), self._glance)
 
@@ -122,7 +122,7 @@ class WaitProbes:
             self._send(wait_cycle.probes(self._me, name, step))
 
     def _steps(self, call: ServedId, *, to_be_sure: bool = False) -> list[Step]:
-        """Returns how a call waits now; a wait that the last look has not seen is too young."""
+        """Returns the waits of a call now, without those that the last look has not seen."""
         seen = self._seen.get(call)
         if seen is None:
             return []
@@ -151,12 +151,12 @@ class WaitProbes:
         self._agent.pool.submit(self._check, check)
 
     def _check(self, check: Check) -> None:
-        """In the pool: to be sure takes its time."""
+        """Looks at a hop once more, at all limits too, which takes long; in the pool."""
         steps = self._steps(check.hops[check.place].call, to_be_sure=True)
         self._send(wait_cycle.on_check(check, steps))
 
     def _on_break(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        """On the loop, at once: the replies of calls that it lets go come after it."""
+        """Ends the wait of a hop; on the loop, ahead of the replies of calls that this frees."""
         del peer
         broken = _read(Break, self._agent.messages.read(envelope))
         self._send(wait_cycle.on_break(broken))
@@ -166,7 +166,7 @@ class WaitProbes:
             if wait_cycle.is_at(hop, way.token, way.branches):
                 self.reported += 1
                 for future in way.breaks:
-                    # Its callbacks are no affair of the loop's.
+                    # Its callbacks may be the user's: they run in the pool.
                     future._lend(self._agent.pool.submit)
                     future.try_set_exception(_error(broken))
                 return
@@ -179,7 +179,7 @@ class WaitProbes:
 
 
 def _doublings(age: float) -> int:
-    """Returns how often a wait of that age was due: after 1 s, 2 s, 4 s, ..."""
+    """Returns how many times a wait of that age was followed: after 1 s, 2 s, 4 s, ..."""
     return int(age / STALE_SECONDS).bit_length()
 
 
@@ -207,7 +207,7 @@ def _error(broken: Break) -> WaitCycleError:
 
 
 def _plain(value: object) -> object:
-    """Returns what travels of a message: lists of lists, numbers and words."""
+    """Returns a message as lists of lists, numbers and words."""
     if isinstance(value, WorkerInfo):
         return [value.name, value.rank, value.incarnation]
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
@@ -217,7 +217,7 @@ def _read(kind: type[M], body: object) -> M:
     """Returns the message of a kind that `_plain` has written.
 
     Raises:
-        DecodeError: It is something else.
+        DecodeError: The body is no such message.
     """
     message: M = _build(kind, body)
     chains = [message.hops, *(hop.to for hop in message.hops)]
@@ -231,7 +231,7 @@ def _read(kind: type[M], body: object) -> M:
 
 
 def _build(kind: Any, value: object) -> Any:
-    """Returns a value of a type that has been a list: a tuple, or a class by its fields."""
+    """Returns a value of a type from its list: a tuple, or a class by its fields."""
     if kind in (int, float, str):
         if type(value) is not kind:
             raise DecodeError(f"a message about waits has no {kind.__name__} where one belongs")

@@ -1,29 +1,29 @@
-"""Finds calls that wait for each other: what is sent along the waits and comes back, was a cycle.
+"""Finds calls that wait for each other: a probe that follows the waits and comes back.
 
-A served call that has waited for a while sends a `Probe` to where the call runs that it waits for;
-one that waits itself hands it on, with a `Hop` added. A probe that arrives where it began has gone
-round; but each hop was seen at another moment, and a wait may have ended since. So a `Check` goes
-round after it, and looks at each hop again. A wait has a token that no other has: one that was
-there before the probe came back, and is there after, was there at that moment. All of them at once:
-a cycle, which no reply can end any more. A `Break` goes round last, against the waits, and ends
-them: so it is everywhere before the replies of calls that it has let go.
+A served call that has waited for a while sends a `Probe` to the worker of the call that it waits
+for. If that call waits itself, its worker adds a `Hop` and hands the probe on. A probe that arrives
+where it began has gone round. But each hop was seen at another moment, and a wait may have ended
+since. So a `Check` goes round after the probe, and looks at each hop again. A wait has a token that
+no other wait has. If it was there before the probe came back and is there after that, it was there
+at that moment, as were all others: a cycle, which no reply can end any more. A `Break` goes round
+last, against the waits, and ends them. So it is everywhere before the replies of the freed calls.
 
      w0: f waits for g on w1        Probe [f] ───▶  w1: g waits for h on w2
      w2: h waits for f on w0        ◀─── Probe [f, g, h]   ◀─── Probe [f, g]
 
-The youngest wait finds the cycle. So a probe goes through waits alone that began no later than the
-one it began with. In a chain of nested calls each wait is younger than its caller's, so the chain
-costs one message a call. Any order of the waits finds each cycle, if it never changes: so the
-clocks of the workers need not agree. Nothing is remembered between the messages: they say it all.
+The youngest wait finds the cycle. So a probe follows only waits that began no later than its first
+one. In a chain of nested calls each wait is younger than its caller's, so the chain costs one
+message a call. Any fixed order of the waits finds each cycle, so the clocks of the workers need not
+agree. No worker keeps state between the messages: they contain all of it.
 
 A wait that any of several calls may end (the first failure ends an `asyncio.gather`) is part of a
-cycle only if every one of those is: nothing outside may be left that ends it. So a probe that comes
-to one visits all of them, one after the other, before it has gone round (a knot):
+cycle only if each of these calls is: no call outside may be left that ends it. So a probe that
+comes to such a wait visits all of them, one after the other, before it has gone round (a knot):
 
      w0: f waits for g on w1, or h on w2    Probe [f], to visit g, h ───▶  w1: g waits for f
      w2: h waits for g                      ◀─── Check [f, g, h] ◀─── Probe [f, g], to visit h
 
-Of calls that each need all of several a probe follows one way at a time, so it is several probes.
+If a call needs all of several calls, a probe follows one of them; several probes leave then.
 
 (Chandy, Misra, Haas 1983.)
 """
@@ -35,10 +35,10 @@ from typing import NamedTuple, TypeAlias
 
 from telegrad.types import WorkerInfo
 
-# Longer chains than this are not followed. Nobody has written one by hand; recursion ends sooner.
+# Longer chains than this are not followed. No program has one by hand; recursion ends sooner.
 MAX_HOPS = 256
-# Where calls that need all of several stand behind a wait that any of several ends, there are as
-# many ways as products of their numbers. A probe that has visited the latter divides into so many.
+# Calls that need all of several may stand behind a wait that any of several ends. The ways through
+# both are as many as the product of their numbers; a probe divides into at most so many.
 MAX_FORKS = 16
 
 Token: TypeAlias = tuple[int, ...]
@@ -46,10 +46,10 @@ Since: TypeAlias = tuple[float, int]
 
 
 class ServedId(NamedTuple):
-    """A served call: on which worker, by whom it was called, and the number that one drew.
+    """The name of a served call: its worker, its caller, and the number that the caller drew.
 
-    Both workers are incarnations. A stream that has yielded so many items is another one after the
-    next of them: a wait for item 3 is no wait for a generator that has sent that already.
+    Both workers are incarnations. A stream gets another name with each item that it has yielded: a
+    wait for item 3 is no wait for a generator that has sent that item already.
     """
 
     worker: int
@@ -59,7 +59,7 @@ class ServedId(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """A call that is waited for, and where it runs."""
+    """A call that another call waits for, and the worker that runs it."""
 
     to: ServedId
     peer: WorkerInfo
@@ -68,13 +68,14 @@ class Branch(NamedTuple):
 class Step(NamedTuple):
     """One thing that a served call needs, as its worker sees it at this moment.
 
-    It may be that others of its steps need more; each of them must come before it can end.
+    A call may have several steps; it can end only after all of them.
 
     Attributes:
-        token: Names the waits that it consists of; never the same again once one of them ended.
+        token: The name of the waits that it consists of; another one once one of them has ended.
         branches: The calls of which any may end this wait; each of them once.
-        since: When this step was first seen there, and how many were seen before it at that moment.
-        text: Who waits for what, in words.
+        since: The time at which its worker first saw it, and the number of steps seen before it
+            then.
+        text: The wait in words.
     """
 
     token: Token
@@ -87,10 +88,10 @@ class Hop(NamedTuple):
     """A step that was followed.
 
     Attributes:
-        call: Who waits.
+        call: The call that waits.
         token: See `Step`.
-        to: Those of whom any may end the wait.
-        worker: Where.
+        to: The calls of which any may end the wait.
+        worker: The worker that serves the waiting call.
         text: See `Step`.
     """
 
@@ -102,13 +103,13 @@ class Hop(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Follows waits.
+    """A message that follows waits.
 
     Attributes:
         todo: The calls that are still to be visited, the next one first.
-        hops: The calls that were, and how they wait.
-        since: Of the wait that it began with.
-        forks: Into how many it may divide.
+        hops: The steps of the calls that were visited.
+        since: The `since` of its first step.
+        forks: The number of probes into which it may still divide.
     """
 
     todo: tuple[Branch, ...]
@@ -118,18 +119,18 @@ class Probe(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Goes round a chain that came back; `place` is the hop whose turn it is."""
+    """A message that goes round a chain that came back; `place` is the hop whose turn it is."""
 
     hops: tuple[Hop, ...]
     place: int
 
 
 class Check(Round):
-    """Goes round with the waits: it is looked whether each is still there."""
+    """A round along the waits: each worker looks if its wait is still there."""
 
 
 class Break(Round):
-    """Goes round against the waits: each ends with an error, if it has not ended."""
+    """A round against the waits: each that has not ended ends with an error."""
 
 
 Message: TypeAlias = Probe | Check | Break
@@ -146,8 +147,8 @@ def on_probe(me: WorkerInfo, probe: Probe, steps: Sequence[Step]) -> Sends:
 
     Args:
         me: This worker.
-        probe: What came.
-        steps: How the call waits that it visits next; nothing when it is not served here, or runs.
+        probe: The probe that came.
+        steps: The steps of the call that it visits next; none if that is not served here, or runs.
     """
     visited, *rest = probe.todo
     old = [step for step in steps if step.since <= probe.since]
@@ -172,9 +173,10 @@ def _follow(me: WorkerInfo, call: ServedId, step: Step, probe: Probe) -> Sends:
 
 
 def _is_round(hops: Sequence[Hop]) -> bool:
-    """Tells whether each hop leads back to the first; those that do not have a cycle of their own.
+    """Returns True if each hop leads back to the first one.
 
-    That one is found by those inside, and once it was ended this wait may end, too.
+    A hop that does not leads into a cycle without the first one. The waits of that cycle find it;
+    once it was ended, this wait may end, too.
     """
     leading = {hops[0].call}
     while True:
@@ -188,8 +190,8 @@ def on_check(check: Check, steps: Sequence[Step]) -> Sends:
     """Takes a check.
 
     Args:
-        check: What came.
-        steps: How the call of its hop waits now.
+        check: The check that came.
+        steps: The steps of the call of its hop now.
     """
     hops, place = check
     if not any(is_at(hops[place], step.token, step.branches) for step in steps):
@@ -200,11 +202,11 @@ def on_check(check: Check, steps: Sequence[Step]) -> Sends:
 
 
 def on_break(broken: Break) -> Sends:
-    """Takes a break: returns what is to be sent first; then the wait of its hop is to be ended."""
+    """Takes a break; the caller sends what this returns, and then ends the wait of its hop."""
     hops, place = broken
     return [(hops[place - 1].worker, Break(hops, place - 1))] if place else []
 
 
 def is_at(hop: Hop, token: Token, branches: Sequence[Branch]) -> bool:
-    """Tells whether a wait is the one that a hop has followed."""
+    """Returns True if a wait is the one that a hop has followed."""
     return hop.token == token and hop.to == tuple(branch.to for branch in branches)

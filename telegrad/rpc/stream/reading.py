@@ -122,7 +122,7 @@ class StreamReader:
         self._unread, self._reports = origin, reports_of(self._readers.agent)
 
     def drop(self) -> None:
-        """Hears from a finaliser that nobody reads it any more."""
+        """Ends a stream that nobody reads any more; called by a finaliser."""
         heard = self._receiver.failure is None or self._unread is None
         if self._reports is not None and not (self._receiver.is_over and heard):
             self._reports.put(self._end_as_garbage)
@@ -220,7 +220,7 @@ class StreamReader:
         return True
 
     def lose(self, error: WorkerLostError) -> None:
-        """Hears that the producer is lost; items that the reply has overtaken will not come."""
+        """Records that the producer is lost; items that the reply has overtaken will not come."""
         if self._reply is not None and self._reply.done():
             self._read_reply()
         explain = self.record.explain
@@ -394,7 +394,7 @@ class StreamReaders:
         return reader
 
     def forget(self, reader: StreamReader, left: list[Envelope] | None = None) -> None:
-        """Hears that nothing more will come for a stream; gives back what nobody will read."""
+        """Forgets a stream for which nothing more will come; gives back items that nobody reads."""
         with critical.section, self._lock:
             self._readers.pop(reader.number, None)
         for envelope in left or ():

@@ -56,7 +56,7 @@ _logger = get_logger(__name__)
 
 
 class _ConsumerGoneError(Exception):
-    """Nobody reads any more; never leaves this module."""
+    """The error that nobody reads any more; never leaves this module."""
 
 
 @final
@@ -64,10 +64,10 @@ class Production:
     """One stream, as its producer sees it.
 
     Args:
-        producers: All of this worker; forgets this one at its end.
-        consumer: Who reads it.
-        number: What both ends call it.
-        name: The function's.
+        producers: The streams of this worker, which forget this one at its end.
+        consumer: The worker that reads it.
+        number: The number of the stream at both ends.
+        name: The name of the function.
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class Production:
         return self._resting is not None
 
     def begin(self, call: UserCall) -> Any:
-        """Calls the function and begins to run what it returns; returns the future of the end.
+        """Calls the function and begins to run its iterator; returns the future of the end.
 
         Raises:
-            TypeError: It returned no iterator.
+            TypeError: The function returned no iterator.
         """
         self._served.record.served = plain_function(call.func)
         try:
@@ -127,7 +127,7 @@ class Production:
             raise
 
     def more(self, taken: int) -> None:
-        """Hears how many items were taken.
+        """Records how many items the consumer has taken.
 
         Raises:
             DecodeError: So many were never sent.
@@ -139,7 +139,7 @@ class Production:
             wake()
 
     def stop(self) -> None:
-        """Closes the generator, at once where it rests, else at its next `yield`."""
+        """Closes the generator, at once if it rests, else at its next `yield`."""
         with critical.section, self._lock:
             self._wanted = False
             wake = self._take_rest()
@@ -149,7 +149,7 @@ class Production:
     # A plain generator.
 
     def _work(self, source: Iterator[Any]) -> None:
-        """Runs it as far as there is room, in a thread of the pool; then tells the end."""
+        """Runs a generator as far as there is room, in a thread of the pool, or to its end."""
         comes_from(self._end, pool_thread())
         error: BaseException | None = None
         try:
@@ -173,7 +173,7 @@ class Production:
         self._end.try_set_result(end)
 
     def _rests_for(self, wake: Callable[[], object]) -> bool:
-        """Returns True if it has to rest until `wake` is called, False if there is room.
+        """Returns True if it must rest until `wake` is called, False if there is room.
 
         Raises:
             _ConsumerGoneError: Nobody wants a further item.
@@ -214,7 +214,7 @@ class Production:
         """Waits until an item may be sent; lets the user loop's other tasks run now and then.
 
         Raises:
-            _ConsumerGoneError: Nobody wants one, and the task was told so: it swallowed that.
+            _ConsumerGoneError: Nobody wants one, and the task has swallowed its cancellation.
         """
         if self._sender.sent % ITEMS_PER_TURN == ITEMS_PER_TURN - 1:
             await asyncio.sleep(0)
@@ -275,7 +275,7 @@ class Production:
         self._context = contextvars.Context()
 
     def _log_close(self, error: BaseException) -> None:
-        """Nobody is left to hear of it: what was asked for is over, or its own error is told."""
+        """Logs an error of a generator's end, which nobody waits for."""
         _logger.warning(
             "closing the generator of the stream of %s, read by %r, failed",
             self.name,
@@ -308,25 +308,25 @@ class StreamProducers:
 
     @property
     def resting(self) -> int:
-        """The number of them that wait until an item was read."""
+        """The number of streams that wait until an item was read."""
         with critical.section, self._lock:
             return sum(production.rests for production in self._productions.values())
 
     def forget(self, production: Production) -> None:
-        """Hears that a stream has ended."""
+        """Removes a stream that has ended."""
         with critical.section, self._changed:
             self._productions.pop((production.consumer, production.number), None)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Closes the generators that rest, since the agent has ended."""
+        """Closes the generators that rest, as the agent has ended."""
         with critical.section, self._lock:
             left = list(self._productions.values())
         for production in left:
             production.stop()
 
     def _wait_until_closed(self, seconds: float) -> None:
-        """A call that was cancelled has ended when its generator still closes."""
+        """Waits for generators that still close: a cancelled call has its reply before that."""
         with critical.section, self._changed:
             self._changed.wait_for(lambda: not self._productions, seconds)
 
@@ -343,12 +343,12 @@ class StreamProducers:
         return prepare
 
     def produce(self, caller: WorkerInfo, number: int, call: UserCall) -> UserCall:
-        """Returns what runs a generator for a consumer, inside the call that is served now.
+        """Returns the UserCall that runs a generator, inside the call that is served now.
 
         Args:
-            caller: Who reads it.
-            number: What both ends call the stream.
-            call: Returns the generator.
+            caller: The worker that reads the stream.
+            number: The number of the stream at both ends.
+            call: The call that returns the generator.
 
         Raises:
             DecodeError: The consumer has a stream of this number.

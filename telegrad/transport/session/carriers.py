@@ -55,7 +55,7 @@ MOST_PATIENCE = 16  # times that: lanes that stalled get twice the time on the n
 
 @final
 class DirectTries:
-    """Counts what became of the sockets past gRPC to one peer, and says why calls stay there.
+    """Counts the failures of sockets past gRPC to one peer, and knows why calls stay on gRPC.
 
     Args:
         peer: The name of the peer.
@@ -84,15 +84,15 @@ class DirectTries:
         return bool(stream.lanes.way.direct) and self.may_move
 
     def moved(self) -> None:
-        """Hears that a stream has moved to a socket."""
+        """Records that a stream has moved to a socket."""
         self.kept, self._pause = "", FIRST_RETRY_SECONDS
         self._moved_at = self._terms.clock()
 
     def broke(self, *, given_up: bool = False, why: str = "too many sockets broke") -> None:
-        """Hears that a stream, or a lane, over a socket broke, or did not come up.
+        """Records that a stream, or a lane, over a socket broke, or did not come up.
 
         Args:
-            given_up: True if it will not get better soon: the lanes stood still, or one end
+            given_up: True if the next socket would fail, too: the lanes stood still, or one end
                 refuses.
             why: The reason to give up.
         """
@@ -106,7 +106,7 @@ class DirectTries:
             self._terms.loop.run_beside(logger.warning, words, self._peer, BARRED_SECONDS, why)
 
     def stays(self, where: str, why: str) -> None:
-        """Hears that a stream stays on gRPC, as a socket cannot be had; says so once a peer."""
+        """Records that a stream stays on gRPC, as it cannot get a socket; logs that once a peer."""
         self._barred_until = max(self._barred_until, self._terms.clock() + self._pause)
         self._pause = min(2 * self._pause, LONGEST_RETRY_SECONDS)
         known = self.kept
@@ -135,7 +135,7 @@ class Carriers:
         last_failure: The reason why the last dial failed, for the message of a loss by silence.
         kept_out: True unless that dial reached somebody, or this side has too many open files.
         last_break: The time and the reason of the last break of a carrier, for the same message.
-        direct: What became of the sockets past gRPC.
+        direct: The tries of sockets past gRPC.
         came_up: The number of carriers that came up; tells a crossed dial from a redial.
         dialling: True while this side dials.
         hellos: The number of handshakes under way that this side began.
@@ -315,7 +315,7 @@ class Carriers:
                 self._broke(stream, CarrierClosedError("its lanes stand still"))
 
     def dial_failed(self, error: Exception, words: str = "") -> None:
-        """Hears why there is no carrier now, for the message of a loss by silence."""
+        """Records why a dial failed, for the message of a loss by silence."""
         self.last_failure = words or str(error)
         reached = isinstance(error, (CarrierClosedError, RefusedError))
         self.kept_out = not (reached or out_of_descriptors(error.__cause__))
@@ -326,7 +326,7 @@ class Carriers:
             self.connection.pulse.spare(seconds)
 
     def answered(self) -> None:
-        """Hears that the peer answered a dial, and lets this side in later."""
+        """Records that the peer answered a dial, and lets this side in later."""
         with critical.section, self.connection.lock:
             self.connection.pulse.answered(self._terms.clock())
 
@@ -351,7 +351,7 @@ class Carriers:
             self.reach()
 
     def gone(self, reason: str, *, fenced: bool = False) -> None:
-        """Hears that the peer can never be reached again."""
+        """Gives up a peer that can never be reached again."""
         if self.connection.left:
             self.end()
         else:
@@ -374,16 +374,16 @@ class Carriers:
         self.connection.tell_loss()
 
     def end(self) -> None:
-        """Closes everything, also what is still under way."""
+        """Ends the connection at once; drops messages that are still under way."""
         self.detach()
         with critical.section, self.connection.lock:
             self.connection.session.abandon()  # nobody will ask for these buffers again
         self.ended.set()
 
     def peer_left(self, stream: Stream, reason: str) -> None:
-        """Answers a goodbye, so that the peer knows that all it sent was heard.
+        """Answers a goodbye, so that the peer knows that all its messages have arrived.
 
-        If this side leaves, too, its own goodbye is the answer, behind what is still under way.
+        If this side leaves, too, its own goodbye is the answer, behind messages that are under way.
         """
         if self.stream is not stream:
             return
@@ -403,7 +403,7 @@ class Carriers:
             connection.lose(escaped(reason) or "it left", left=True)
 
     def failed(self, stream: Stream, error: BaseException) -> None:
-        """Hears that a stream can no longer be read or written."""
+        """Handles the error that ended a stream; goes on without it, or gives the peer up."""
         if self.stream is not stream:
             return
         if isinstance(error, DecodeError):
@@ -432,9 +432,9 @@ class Carriers:
         return words
 
     def _go_laneless(self, lanes: Lanes, error: Exception | None) -> None:
-        """Sends what lanes would carry over the stream, as none can be opened; says so once.
+        """Sends big parts over the stream, as no lane can be opened; logs that once.
 
-        Without an error, lanes carry it again.
+        Without an error, lanes carry them again.
         """
         stream = self.stream
         laneless = error is not None

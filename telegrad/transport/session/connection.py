@@ -45,19 +45,19 @@ class Keeper(Protocol):
     """Keeps a connection's carriers up; called on the loop, except for `wake`."""
 
     def wake(self) -> None:
-        """Hears that there is something to write, and no stream; from any thread."""
+        """Gets a stream, as there is something to write and none is up; from any thread."""
 
     def peer_left(self, stream: Stream, reason: str) -> None:
-        """Hears that the peer leaves, and why, in words."""
+        """Handles the goodbye of the peer, which gives its reason in words."""
 
     def broke_protocol(self, error: DecodeError) -> None:
-        """Hears that the peer broke the protocol."""
+        """Gives up a peer that broke the protocol."""
 
     def gone(self, reason: str, *, fenced: bool = False) -> None:
-        """Hears that the session cannot go on."""
+        """Gives up a peer with which the session cannot go on."""
 
     def lost(self) -> None:
-        """Hears that the peer was given up."""
+        """Ends the carriers, since the peer was given up."""
 
 
 @final

@@ -231,13 +231,13 @@ class Pulse:
             self._life.lost_after = self._lost_after
 
     def opened(self, now: float) -> None:
-        """Hears that the peer proved itself on a new stream, which begins with a beat."""
+        """Records that the peer proved itself on a new stream, which begins with a beat."""
         self.beat_due = True
         self._chunks = 0, 0
         self.begin(now).opened(now)
 
     def answered(self, now: float) -> None:
-        """Hears that the peer answered a dial, and lets this side in later."""
+        """Records that the peer answered a dial, and lets this side in later."""
         if self._life is not None:
             self._life.answered(now)
 

@@ -87,7 +87,7 @@ class Stream:
             self.news_due = True
 
     def look_for_lanes(self, frame: Frame) -> None:
-        """Hears from the dialler of this stream if it has no lanes. The caller holds the lock."""
+        """Notes if the dialler of this stream has no lanes. The caller holds the lock."""
         laneless = frame.laneless is not None
         if not self.dialled and laneless is not self.laneless:
             self.laneless = self.news_due = laneless
