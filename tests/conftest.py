@@ -66,6 +66,23 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves all but a few cases of a test with the mark `few` to `make test-long`."""
+    cases: dict[tuple[object, object], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("few") is not None and item.get_closest_marker("long") is None:
+            cases.setdefault((item.parent, getattr(item, "originalname", "")), []).append(item)
+    for those in cases.values():
+        mark = those[0].get_closest_marker("few")
+        assert mark is not None
+        step = max(1.0, len(those) / mark.args[0])
+        kept = {int(k * step) for k in range(mark.args[0])}  # spread over them
+        for k, item in enumerate(those):
+            if k not in kept:
+                item.add_marker("long")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _no_old_objects() -> None:
     """Likewise takes out what the tests of other modules have left to live on: reports, timers."""

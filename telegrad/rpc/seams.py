@@ -18,7 +18,7 @@ from telegrad.rpc.base.ambient import (
     watch_forks,
 )
 from telegrad.rpc.base.attachments import Attachments
-from telegrad.rpc.base.call_record import CallFacts, CallObserver, CallRecord, Outcome, Phase
+from telegrad.rpc.base.call_record import CallFacts, CallObserver, CallPhase, CallRecord, Outcome
 from telegrad.rpc.base.failure import (
     decode_error,
     describe_failure,
@@ -72,6 +72,7 @@ __all__ = [
     "Attachments",
     "CallFacts",
     "CallObserver",
+    "CallPhase",
     "CallRecord",
     "CallablePolicy",
     "CalleeAdmission",
@@ -93,7 +94,6 @@ __all__ = [
     "MessageCodec",
     "Messages",
     "Outcome",
-    "Phase",
     "Pool",
     "RRefCalls",
     "RRefServing",

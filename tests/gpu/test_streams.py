@@ -170,6 +170,7 @@ def test_a_training_step_does_not_wait(xp: Any, kind: str) -> None:
 
 @pytest.mark.parametrize("bad", range(3))
 @pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.few(5)
 def test_a_step_that_overflows_changes_nothing_and_does_not_wait(
     xp: Any, kind: str, bad: int
 ) -> None:

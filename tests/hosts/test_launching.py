@@ -108,6 +108,7 @@ def _shares(names: list[str], workers: tuple[int, ...]) -> list[list[str]]:
     return [names[start : start + n] for start, n in zip(starts, workers, strict=True)]
 
 
+@pytest.mark.long
 def test_containers_of_one_machine_are_hosts_of_their_own(
     make_hosts: MakeHosts, launch: Launch
 ) -> None:

@@ -28,6 +28,7 @@ def start(
 
 
 @pytest.mark.parametrize("family", [4, 6])
+@pytest.mark.few(1)
 def test_workers_of_two_hosts_meet(
     make_hosts: MakeHosts, programs: Programs, family: Literal[4, 6]
 ) -> None:
@@ -37,6 +38,7 @@ def test_workers_of_two_hosts_meet(
         assert "value 42" in program.wait()
 
 
+@pytest.mark.long
 def test_the_interface_chooses_the_network(make_hosts: MakeHosts, programs: Programs) -> None:
     hosts = make_hosts(2, networks=2)
     url = f"multicast://{GROUPS[4]}?interface="

@@ -49,6 +49,7 @@ def test_there_and_back(shapes: list[Any], scale: float, dtype: Any) -> None:
     st.sampled_from([1.0, 0.5, 3.0]),
     layouts,
 )
+@pytest.mark.long
 def test_cupys_casts_are_numpys(
     cupy: Any, sizes: list[int], dtypes: Any, scale: float, layout: str
 ) -> None:

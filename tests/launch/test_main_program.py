@@ -92,6 +92,7 @@ def check(programs: Programs, place: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.few(2)
 def test_its_functions_can_be_called(programs: Programs, place: Path, form: str) -> None:
     check(programs, place, form)
 
@@ -125,6 +126,7 @@ if __name__ == "__main__":
     [(["-m", "cProfile", "-o", "{}/prof", "{}/starts.py"], "1"),
      (["-m", "starts"], "work is defined in a __main__.py, which local workers cannot import")],
 )  # fmt: skip
+@pytest.mark.few(1)
 def test_processes_that_it_starts(
     programs: Programs, tmp_path: Path, words: list[str], told: str
 ) -> None:

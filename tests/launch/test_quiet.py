@@ -132,6 +132,7 @@ def check(directory: Path, script: str, command: list[str], expected: list[str])
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.few(1)
 def test_a_healthy_run_prints_what_the_user_printed(tmp_path: Path, case: str) -> None:
     script, expected = CASES[case]
     check(tmp_path, script, ["-m", "telegrad", "run", "--nproc-per-node", "2"], expected)

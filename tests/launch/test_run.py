@@ -330,6 +330,7 @@ def test_output_that_nobody_reads_ends_the_run(run: Callable[..., Run], tmp_path
     [(("SIGKILL",), -signal.SIGKILL), (("SIGTERM",), 143), (("SIGINT", "SIGINT"), 130)],
     ids=str,
 )
+@pytest.mark.few(1)
 def test_a_launcher_that_ends_a_job_leaves_no_socket(end: tuple[str, ...], exit_code: int) -> None:
     """Workers that were killed cannot remove the directories of their sockets themselves.
 

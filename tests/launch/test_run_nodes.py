@@ -133,6 +133,7 @@ def test_a_rank_that_ended_elsewhere_without_joining_is_waited_for_by_nobody(
 
 
 @pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.few(1)
 def test_ctrl_c_on_any_host_interrupts_all(start: StartNodes, node: int) -> None:
     runs = start(WAIT, 1, 1)
     for run in runs:

@@ -111,6 +111,7 @@ def all_uneven(run: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("run", [None, recompute], ids=["run", "recomputed"])
+@pytest.mark.few(1)
 def test_the_last_model_is_that_of_the_ranks_with_most_inputs(cluster: Cluster, run: Any) -> None:
     assert len({tuple(each) for each in cluster.run(all_uneven, run)}) == 1
 

@@ -124,6 +124,7 @@ def test_the_error_of_a_rank_is_raised_by_each_join_with_its_traceback() -> None
     ("how", "words"),
     [("kill", "was killed by SIGKILL"), ("exit", "failed with exit code 3")],
 )
+@pytest.mark.few(1)
 def test_a_rank_that_ends_by_itself_is_named(how: str, words: str) -> None:
     context = parallel.spawn(fail, (how,), nprocs=3, join=False)
     assert context is not None
@@ -271,6 +272,7 @@ if __name__ == "__main__":
         ("join", signal.SIGKILL),  # whatever the program does
     ],
 )
+@pytest.mark.few(2)
 def test_the_end_of_the_program_is_that_of_all(
     programs: Programs, tmp_path: Path, mode: str, end: signal.Signals | None
 ) -> None:

@@ -192,6 +192,7 @@ def without_linux(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("launched", [True, False])
+@pytest.mark.few(1)
 def test_a_job_runs_without_the_parts_that_only_linux_has(
     programs: Programs, without_linux: dict[str, str], launched: bool
 ) -> None:

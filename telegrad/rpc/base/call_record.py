@@ -50,7 +50,7 @@ class CallRecord:
     facts: CallFacts | None = None
 
 
-class Phase(Enum):
+class CallPhase(Enum):
     """The place of a call in its life, as one of its ends knows it."""
 
     WAITING = "the caller waits for a place, for a permit, or for the return of the callee"
@@ -77,7 +77,7 @@ class CallEnd(Protocol):
     number: int
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> CallPhase:
         """The phase in which it is."""
 
 
@@ -120,9 +120,9 @@ class CallFacts:
         return self._function if self._end is None else self._end.record.function
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> CallPhase:
         """The phase of the call at this moment."""
-        return Phase.OVER if self._end is None else self._end.phase
+        return CallPhase.OVER if self._end is None else self._end.phase
 
     def begin(self, request: Envelope | None) -> None:
         """Tells the observers that the call begins.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, final
 
 from telegrad.errors import CallCancelledError, CallTimeoutError, TelegradError
-from telegrad.rpc.base.call_record import CallRecord, Outcome, Phase
+from telegrad.rpc.base.call_record import CallPhase, CallRecord, Outcome
 from telegrad.types import WorkerInfo
 
 
@@ -72,9 +72,9 @@ class ServedCall:
     _hooks: list[Callable[[], None]] = field(init=False, default_factory=list)
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> CallPhase:
         """The phase in which its callee sees it."""
-        return Phase.QUEUED if self.began is None else Phase.RUNNING
+        return CallPhase.QUEUED if self.began is None else CallPhase.RUNNING
 
     def failed(self) -> Outcome:
         """Returns its outcome if it has no value."""

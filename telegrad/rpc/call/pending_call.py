@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Final
 
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
-from telegrad.rpc.base.call_record import CallRecord, Outcome, Phase
+from telegrad.rpc.base.call_record import CallPhase, CallRecord, Outcome
 from telegrad.rpc.base.served_call import ServedCall
 from telegrad.rpc.call.admission import Window
 from telegrad.rpc.future.future import Future
@@ -31,7 +31,7 @@ class State(Enum):
 
 
 _PHASES: Final = {
-    State.POSTED: Phase.POSTED, State.GIVEN_UP: Phase.OVER, State.OVER: Phase.OVER
+    State.POSTED: CallPhase.POSTED, State.GIVEN_UP: CallPhase.OVER, State.OVER: CallPhase.OVER
 }  # fmt: skip
 _OUTCOMES: Final = (
     (CallTimeoutError, Outcome.TIMEOUT),
@@ -120,9 +120,9 @@ class PendingCall(Driven):
         facts.end(outcome)
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> CallPhase:
         """The phase in which its caller sees it."""
-        return _PHASES.get(self.state, Phase.WAITING)
+        return _PHASES.get(self.state, CallPhase.WAITING)
 
     @property
     def elapsed(self) -> float:

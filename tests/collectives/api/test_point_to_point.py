@@ -109,6 +109,7 @@ def passes_shapes(posted: bool) -> None:
 
 @pytest.mark.parametrize("posted", [False, True])
 @pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.few(2)
 def test_empty_0d_and_read_only_arrays(posted: bool, processes: bool) -> None:
     with Cluster(3, processes=processes) as cluster:
         cluster.run(passes_shapes, posted)

@@ -340,6 +340,7 @@ rpc.shutdown()
 
 
 @pytest.mark.parametrize("how", ["recv", "work", "works", "backward"])
+@pytest.mark.few(2)
 def test_a_rank_that_waits_for_one_in_shutdown_is_told(programs: Programs, how: str) -> None:
     """Nobody is left who could call the worker that waits in shutdown()."""
     script = programs.script(WAITS_IN_VAIN)

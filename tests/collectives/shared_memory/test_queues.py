@@ -265,6 +265,7 @@ def differs(source: int | None) -> list[str]:
 
 
 @pytest.mark.parametrize("source", [0, None])
+@pytest.mark.few(1)
 def test_a_short_message_that_does_not_fit(source: int | None) -> None:
     with Cluster(2, processes=True) as cluster:
         for said in [each for found in cluster.run(differs, source) for each in found]:
@@ -315,6 +316,7 @@ def receives_in_vain() -> list[str]:
 
 @needs_memory
 @pytest.mark.parametrize("count", [1, 2**40, 2**64 - 8])
+@pytest.mark.few(1)
 def test_a_wrong_count_in_shared_memory_ends_the_group(count: int) -> None:
     with Cluster(2, processes=True) as cluster:
         cluster.run(remote_code.counted_in_memory, 2)

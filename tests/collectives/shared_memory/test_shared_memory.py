@@ -694,6 +694,7 @@ def shows_another_number(kind: str) -> str:
 
 @needs_memory
 @pytest.mark.parametrize("kind", FORGED)
+@pytest.mark.few(1)
 def test_a_wrong_number_in_shared_memory_ends_the_group(kind: str) -> None:
     words = {
         "length": "a rank shows a part of",

@@ -39,6 +39,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("fault", "victim", "run"), CASES)
+@pytest.mark.few(1)
 def test_every_verb(
     programs: Programs, bridge: Hosts | None, fault: Fault, victim: str, run: int
 ) -> None:

@@ -75,6 +75,7 @@ def faults_so_far() -> int:
         for name in PROGRAMS
     ],
 )
+@pytest.mark.few(2)
 def test_results_equal_those_over_a_sound_network(
     name: str, seed: int, expected: Callable[[str], list[Any]]
 ) -> None:
@@ -92,6 +93,7 @@ def test_results_equal_those_over_a_sound_network(
     ],
     ids=["1", "1, every program", *(str(seed) for seed in range(3, 8))],
 )
+@pytest.mark.long
 def test_results_equal_those_over_sound_processes(
     seed: int, names: Iterable[str], expected: Callable[[str], list[Any]]
 ) -> None:
@@ -147,6 +149,7 @@ TWICE = (Fault.KILL, Fault.KILL_AFTER, Fault.DROP, Fault.DUPLICATE, Fault.REORDE
     ],
     ids=lambda both: ", ".join(fault.value for fault in both),
 )
+@pytest.mark.few(6)
 def test_faults_at_a_kind(
     kind: str, both: tuple[Fault, Fault], expected: Callable[[str], list[Any]]
 ) -> None:

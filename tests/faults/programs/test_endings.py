@@ -73,6 +73,7 @@ def test_the_host_of_the_coordinator_is_killed(programs: Programs, run: int) -> 
     ],
 )
 @repeated
+@pytest.mark.few(1)
 def test_under_the_launcher(
     programs: Programs, fault: str, code: int, reason: str, words: str, run: int
 ) -> None:

@@ -170,6 +170,7 @@ def near(found: Any, wanted: Any) -> None:
 
 @pytest.mark.usefixtures("not_by_the_host")
 @pytest.mark.parametrize("op", dict(REDUCED))
+@pytest.mark.few(2)
 def test_reductions(gpus: Gpus, op: ReduceOp) -> None:
     dtypes = [dtype for each, dtype in REDUCED if each is op]
     for dtype, size in product(dtypes, (0, 1, 2 * gpus.n, 2 * gpus.n + 1)):
@@ -211,6 +212,7 @@ def same(found: Any, wanted: list[Any]) -> None:
 @pytest.mark.usefixtures("not_by_the_host")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", ["float32", "int16", "complex128", "bool"])
+@pytest.mark.few(4)
 def test_exchanges(gpus: Gpus, dtype: str, shape: tuple[int, ...]) -> None:
     for root in range(gpus.n):
         gpus.run(exchanges, dtype, shape, root)

@@ -69,6 +69,7 @@ def proxied(
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 11))]
 )
+@pytest.mark.long
 def test_connections_that_are_reset_at_any_byte(programs: Programs, seed: int) -> None:
     """Nothing is lost and nothing is done twice; the seed says after how many bytes each breaks."""
     with proxied(programs, Behaviour(), seed=seed) as made:

@@ -62,6 +62,7 @@ def floats(cupy: Any, size: int) -> Any:
         ),
     ],
 )
+@pytest.mark.few(4)
 def test_threads_exchange(cupy: Any, source: Any, body: str, expected: Any) -> None:
     x = floats(cupy, 64)
     source(body).launch(x, 64, blocks=1, threads=64, shared=256)
@@ -124,6 +125,7 @@ def test_errors_of_the_compiler_are_telegrads(cupy: Any, source: Any) -> None:
         (lambda x: (x, None), TypeError, "n of run cannot be None"),
     ],
 )
+@pytest.mark.few(2)
 def test_what_does_not_fit(cupy: Any, source: Any, args: Any, error: Any, words: str) -> None:
     x = cupy.ones((2, 2), dtype=np.float32)
     for launch in (source("").launch, source("").prepare):

@@ -94,6 +94,7 @@ def of_zb_v(checked: Checked, places: int, micro_batches: int, chunks: int) -> N
     [[*range(1, 11), 16, 17, 32], pytest.param(range(1, 33), marks=pytest.mark.long)],
     ids=["some", "all"],
 )
+@pytest.mark.few(3)
 def test_a_schedule_can_be_run_in_the_memory_and_the_time_of_its_paper(
     name: str,
     chunks: int,

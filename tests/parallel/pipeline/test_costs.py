@@ -84,6 +84,7 @@ LIMITS = {"1f1b": (320, 10, 1000), "zb-h1": (390, 11, 1000)}
 
 @needs_epoll
 @pytest.mark.parametrize("schedule", ["1f1b", pytest.param("zb-h1", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_the_cost_of_a_crossing(programs: Programs, schedule: str) -> None:
     source = f"SCHEDULE, LIMITS = {schedule!r}, {LIMITS[schedule]}\n" + SOURCE
     driver, other = programs.ranks(programs.script(source), 2)

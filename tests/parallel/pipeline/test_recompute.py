@@ -69,6 +69,7 @@ def gradients(recompute: str, schedule: str) -> tuple[float, dict[str, Array], l
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.few(1)
 def test_masks_are_the_same_when_activations_are_computed_again(schedule: str) -> None:
     with Cluster(2, processes=True) as cluster:
         loss, expected, counts = cluster.call(0, gradients, "never", schedule)

@@ -180,6 +180,7 @@ def train_tied(which: set[int], workers: Sequence[Any], schedule: str) -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("groups", [False, True], ids=["workers", "groups"])
+@pytest.mark.few(3)
 def test_tied_weights_are_one_parameter(
     cluster: Cluster, schedule: str, monkeypatch: pytest.MonkeyPatch, *, groups: bool
 ) -> None:
@@ -215,6 +216,7 @@ def train_shared(groups: list[int], schedule: str, m: int, recompute: str) -> No
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("bucket_bytes", [200, 2**22], ids=["small", "large"])
+@pytest.mark.few(3)
 def test_workers_that_share_a_stage_train_one_model(
     cluster: Cluster, schedule: str, bucket_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from telegrad import rpc
 from telegrad.errors import TelegradError
-from telegrad.rpc.seams import CallFacts, Outcome, Phase, current_agent
+from telegrad.rpc.seams import CallFacts, CallPhase, Outcome, current_agent
 from telegrad.testing import Cluster
 from tests.repeated import on_examples
 from tests.rpc import remote_code as code
@@ -39,11 +39,11 @@ class Log:
 
     def on_begin(self, facts: CallFacts) -> None:
         assert facts.ended is None
-        assert facts.phase is (Phase.QUEUED if facts.served else Phase.WAITING)
+        assert facts.phase is (CallPhase.QUEUED if facts.served else CallPhase.WAITING)
         self.begun.append(facts)
 
     def on_end(self, facts: CallFacts) -> None:
-        assert facts.phase is Phase.OVER
+        assert facts.phase is CallPhase.OVER
         self.ended.append(facts)
 
     def ends(self, *, served: bool) -> Ends:

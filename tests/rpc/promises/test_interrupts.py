@@ -30,6 +30,7 @@ def run_interrupted(programs: Programs, *arguments: str, limit: float) -> None:
 
 @pytest.mark.parametrize("direct", ["True", "False"])
 @pytest.mark.parametrize("kind", ["collection", "signal", "log"])
+@pytest.mark.few(2)
 def test_code_of_others_may_call_at_any_line(programs: Programs, kind: str, direct: str) -> None:
     run_interrupted(programs, kind, "line", direct, limit=50.0)
 

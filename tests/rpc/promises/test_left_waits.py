@@ -160,6 +160,7 @@ def leave_at_any_moment(programs: Programs, times: int, direct: str, limit: floa
 
 
 @pytest.mark.parametrize("direct", ["True", "tcp", "False"])
+@pytest.mark.few(1)
 def test_verbs_may_be_left_at_any_moment(programs: Programs, direct: str) -> None:
     leave_at_any_moment(programs, 100, direct, limit=45.0)
 

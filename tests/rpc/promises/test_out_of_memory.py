@@ -32,6 +32,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         assert cluster.call(0, code.send, "worker1", code.MIB) == code.MIB  # neither lost the other
 
 
+@pytest.mark.few(1)
 def test_arguments_without_memory_fail_their_call(pair: Cluster) -> None:
     with pytest.raises(
         MemoryError, match=f"'worker1' cannot read the arguments of .*echo.*{WORDS}"

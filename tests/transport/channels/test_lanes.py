@@ -157,6 +157,7 @@ def test_what_breaks_in_the_middle_is_replaced(floor: Floor, purpose: str, passe
 
 
 @pytest.mark.parametrize("opened", [0, 1])
+@pytest.mark.few(2)
 def test_a_lane_that_cannot_be_opened_costs_no_peer(floor: Floor, opened: int) -> None:
     """The first large array lost a peer to which small calls went as before."""
     clock = ManualClock()

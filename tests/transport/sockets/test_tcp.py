@@ -257,6 +257,7 @@ class Impostor:
     ],
     ids=["closes", "http", "ssh", "noise", "big", "nothing"],
 )
+@pytest.mark.few(4)
 def test_who_is_no_worker_leaves_it_on_grpc(
     floor: Floor, monkeypatch: pytest.MonkeyPatch, says: bytes, hangs_up: bool
 ) -> None:
@@ -486,6 +487,7 @@ def test_what_breaks_in_the_middle_goes_on(floor: Floor, between: Between, cut: 
     talk(alice, bob, range(call, call + 50))
 
 
+@pytest.mark.few(1)
 def test_after_some_that_broke_it_stays(
     floor: Floor, between: Between, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -107,6 +107,7 @@ def all_forms(schedule: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.few(2)
 def test_each_form_is_trained_as_the_whole_model(cluster: Cluster, schedule: str) -> None:
     cluster.call(0, all_forms, schedule)
 

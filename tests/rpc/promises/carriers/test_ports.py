@@ -64,6 +64,7 @@ V4, V6 = "127.0.0.1", "[::1]"
         pytest.param(V4, "{}", "{'bind': '::'}", (2, 2), marks=needs_ipv6),
     ],
 )
+@pytest.mark.few(2)
 def test_each_process_listens_at_two_ports_at_most(
     programs: Programs, host: str, first: str, second: str, counts: tuple[int, int]
 ) -> None:
