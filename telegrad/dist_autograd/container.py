@@ -66,9 +66,7 @@ class _Dropped(NamedTuple):
     """A context that was removed from the container.
 
     Attributes:
-        id: The id of the context.
         touched: The peers to tell, by incarnation.
-        passes: Its passes.
         kept: Objects that the context no longer needs. They may be the user's and have finalizers,
             so the last reference is dropped where no lock is held.
     """
@@ -84,9 +82,6 @@ class Container:
     """The contexts that this worker created or knows from a message.
 
     Any thread may call the methods.
-
-    Args:
-        agent: This worker's agent.
 
     Attributes:
         desk: The dispatcher of messages of passes to threads.
@@ -413,11 +408,7 @@ Handle: TypeAlias = Callable[[WorkerInfo, Envelope], PassRunner | None]
 
 @final
 class Handlers:
-    """The receiving end of the three kinds of messages.
-
-    Args:
-        container: The contexts of this worker.
-    """
+    """The receiving end of the three kinds of messages."""
 
     def __init__(self, container: Container) -> None:
         self._container = container

@@ -62,12 +62,10 @@ class Context:
     All methods may be called from any thread.
 
     Args:
-        context_id: The id of the context.
         new_message: Function that returns a new autograd message id.
         introducer: The peer whose message named it here first; None at its creator.
 
     Attributes:
-        id: The id of the context.
         introducer: The peer that named it here first, or None.
         recorded: The functions recorded so far.
         opened: How much of it each peer, by incarnation, has opened here: the context itself, and
@@ -106,10 +104,6 @@ class Context:
     def record_send(self, peer: WorkerInfo, values: Iterable[object]) -> list[int]:
         """Records the send function of a message, if one of its Tensors needs a gradient.
 
-        Args:
-            peer: The receiver.
-            values: The values that the message carries.
-
         Returns:
             The autograd message id, and the places in `values` of the Tensors that need one; empty
             where none does.
@@ -134,7 +128,7 @@ class Context:
 
         Args:
             peer: The sender.
-            sent: What `record_send` returned there.
+            sent: The result of `record_send` there.
             values: The values that the message has brought; nothing else holds the Tensors.
 
         Raises:

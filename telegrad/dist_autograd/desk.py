@@ -77,9 +77,6 @@ Reading runs no rule. So a slow rule of one pass delays no message.
 class Desk:
     """Dispatches messages to threads. Any thread may use it; it never blocks.
 
-    Args:
-        submit: Function that runs a function in the pool.
-
     Attributes:
         waiting: For each thread that waits in backward, by its identifier, the function that takes
             the messages that this thread receives.

@@ -44,11 +44,7 @@ PLAIN = _CallState(None, grad=True)  # the state of a call without a header
 
 @final
 class AutogradInterceptor(Interceptor):
-    """Records the Tensors that leave and enter this worker.
-
-    Args:
-        container: The contexts of this worker.
-    """
+    """Records the Tensors that leave and enter this worker."""
 
     def __init__(self, container: Container) -> None:
         self._container = container

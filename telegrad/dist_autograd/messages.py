@@ -76,15 +76,13 @@ class PassMessage:
     """All that one worker sends to another about a pass at one time.
 
     Attributes:
-        context_id: The context.
-        pass_id: The pass.
         mode: The options of the pass if the message is a begin; else None.
         claims: Message ids of the sender's sends to the receiver, for which a begin claims answers.
         gradients: Pairs of the answered message id and its gradients; under `create` Tensors.
         nones: Message ids that are answered with none.
         begun: True if the message replies to the receiver's begin.
         cause: The error in that reply if the sender has aborted, and in each abort; else None.
-        sent: What `Context.record_send` returned for `flat()`, for a recorded pass; else empty.
+        sent: The result of `Context.record_send` for `flat()` in a recorded pass; else empty.
     """
 
     context_id: ContextId

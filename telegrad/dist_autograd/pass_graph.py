@@ -24,17 +24,13 @@ class PassGraph:
     """The functions of a cut with the graph task that leads from its sends to its receives.
 
     Args:
-        context_id: The context of the pass.
-        functions: The functions that take part.
         roots: The edges where the pass starts, with their gradients; none but at the starter.
-        mode: The options of the pass.
         gradients: The target for gradients of leaves.
         wanted: The edges whose gradients `captured` shall hold, if the context keeps none.
         on_receive: Function called once, in the thread that runs the graph, for each receive that
             is reached: with its gradients, or None if only none has reached it.
 
     Attributes:
-        task: The graph task.
         fed: True if the graph may have ready nodes; the thread that runs it sets it to False.
     """
 

@@ -167,9 +167,7 @@ class PassProtocol(Generic[G]):
     """One worker's part in one pass.
 
     Args:
-        me: This worker.
         starter: The worker on which backward was called; it alone decides how the pass ended.
-        name_of: Returns the name of a peer for errors.
     """
 
     def __init__(self, me: Peer, starter: Peer, name_of: Callable[[Peer], str] = str) -> None:

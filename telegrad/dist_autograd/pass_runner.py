@@ -94,12 +94,6 @@ _logger = logging.getLogger(__name__)
 class PassRunner:
     """One worker's part in one pass. All public methods may be called from any thread.
 
-    Args:
-        agent: This worker's agent.
-        context: The context that the pass runs in.
-        pass_id: The id of the pass.
-        desk: The dispatcher of messages, here of replies, to threads.
-
     Attributes:
         ended: At the starter alone, the future completed when the pass has ended everywhere.
         gradients: The gradients of this worker's leaves; valid once they are complete.

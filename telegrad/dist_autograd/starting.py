@@ -163,8 +163,6 @@ class OwnPart(Driven):
     """The work of one thread that waits for the end of one pass.
 
     Args:
-        agent: This worker's agent.
-        runner: This worker's part of the pass.
         desk: The dispatcher that gives this thread the messages that it has received.
     """
 
@@ -179,9 +177,6 @@ class OwnPart(Driven):
 
     def run(self, start: Callable[[], None]) -> None:
         """Starts the pass, and blocks until it has ended everywhere.
-
-        Args:
-            start: Function that starts the pass.
 
         Raises:
             CallCancelledError: The call that this thread serves was cancelled.

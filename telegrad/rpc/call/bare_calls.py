@@ -19,9 +19,6 @@ _END = encode({ARGUMENTS: [], "kwargs": {}}).document[1:]
 def bare_call(ref: FunctionRef) -> Encoded:
     """Returns the payload of a call without arguments; shared, and not to be changed.
 
-    Args:
-        ref: The function.
-
     Example:
         >>> called_by(bare_call(FunctionRef("math:sqrt")).document)
         FunctionRef(name='math:sqrt', script='')

@@ -120,7 +120,7 @@ class CallLife:
         It looks at all calls: a look at 10,000 takes a millisecond, and one a second is enough.
 
         Args:
-            moment: On the clock of `time.monotonic`.
+            moment: A time of `time.monotonic`.
         """
         return [
             call
@@ -135,11 +135,7 @@ class CallLife:
     def send(self, call: PendingCall, message: Sealed, size: int | None) -> Do | None:
         """Takes a call that is NEW: one that was just made, or that is sent again.
 
-        Args:
-            call: The call, with its number.
-            message: Its message.
-            size: The bytes of a root call, which needs a place and perhaps a permit; None for
-                others.
+        A root call has a `size` in bytes: it needs a place, and perhaps a permit.
 
         Returns:
             POST or ASK; None if it waits; TAKE_BACK if it has ended before; END if the table is

@@ -78,12 +78,7 @@ class Calling:
 
     Args:
         life: Knows if this process still is the agent's; has this worker's name.
-        codec: Seals requests and opens replies.
-        deadlines: The deadlines of calls.
-        submit: Runs callbacks of futures in the pool.
         exchange: Posts requests; a thread that waits for a reply reads its sockets.
-        inbox: Hands over replies and losses.
-        limits: The limits for which root calls wait.
         timeout: The timeout of calls that give none, in seconds.
 
     Attributes:

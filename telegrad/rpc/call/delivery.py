@@ -57,7 +57,6 @@ class _Why(NamedTuple):
     """The reason why calls end.
 
     Attributes:
-        error: The error.
         what: What became of the call, in words.
         tells: The kind of the message that tells the callee.
     """
@@ -79,9 +78,6 @@ class Delivery:
     Args:
         agent_life: Has this worker's name; its end ends the waits for lost callees.
         codec: Seals the messages that are sent again.
-        deadlines: The deadlines of calls.
-        exchange: Posts messages.
-        limits: The limits for which root calls wait.
         request: Sends a protocol request, as `Calling.request` does.
 
     Attributes:
@@ -187,9 +183,7 @@ class Delivery:
     def _expire(self, call: PendingCall, *states: State) -> None:
         """Ends a call at its deadline, on the loop; tells the callee, and drops its reply later.
 
-        Args:
-            call: The call.
-            *states: The states in which it is over; none for all.
+        With `states`, only a call in one of them ends.
         """
         with critical.section, self.lock:
             actions = self.life.give_up(call, *states)
@@ -250,9 +244,7 @@ class Delivery:
     def carry_out(self, actions: Iterable[Action], why: _Why | None) -> None:
         """Does what an event wants.
 
-        Args:
-            actions: What it wants.
-            why: The reason of the calls that end by it; None if the event ends none.
+        `why` is the reason of the calls that end by the event; None if it ends none.
         """
         self._carry_out((action, why) for action in actions)
 

@@ -69,20 +69,9 @@ class Serving:
     """Runs the calls of other workers here.
 
     Args:
-        worker: This worker's name.
-        codec: Opens requests and seals replies.
-        pool: The pool that decodes requests and runs plain functions.
-        runner: Runs functions of every mode.
-        exchange: Posts replies.
-        inbox: Hands over requests and losses.
         admission: Bounds the bytes that it takes in at once.
         most_calls: The most calls of one caller at once.
         observers: The observers of these calls; there may be more later.
-
-    Attributes:
-        worker: This worker's name.
-        runner: Runs functions of every mode.
-        admission: Bounds the bytes that it takes in at once.
     """
 
     def __init__(

@@ -143,12 +143,9 @@ def probes(me: WorkerInfo, call: ServedId, step: Step) -> Sends:
 
 
 def on_probe(me: WorkerInfo, probe: Probe, steps: Sequence[Step]) -> Sends:
-    """Takes a probe.
+    """Takes a probe; `steps` are the steps of the call that it visits next.
 
-    Args:
-        me: This worker.
-        probe: The probe that came.
-        steps: The steps of the call that it visits next; none if that is not served here, or runs.
+    There are none if that call is not served here, or runs.
     """
     visited, *rest = probe.todo
     old = [step for step in steps if step.since <= probe.since]
@@ -187,12 +184,7 @@ def _is_round(hops: Sequence[Hop]) -> bool:
 
 
 def on_check(check: Check, steps: Sequence[Step]) -> Sends:
-    """Takes a check.
-
-    Args:
-        check: The check that came.
-        steps: The steps of the call of its hop now.
-    """
+    """Takes a check; `steps` are the steps of the call of its hop now."""
     hops, place = check
     if not any(is_at(hops[place], step.token, step.branches) for step in steps):
         return []

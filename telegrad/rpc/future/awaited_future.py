@@ -13,13 +13,7 @@ class AwaitedFuture(asyncio.Future[None]):
     """A future of asyncio that a task awaits in the place of telegrad's; made on its loop.
 
     Args:
-        loop: The loop that runs here.
-        future: The future of telegrad.
         callback: The done callback that it runs, if no task awaits it.
-
-    Attributes:
-        wait: The wait for that future.
-        callback: The done callback.
     """
 
     __slots__ = ("callback", "wait")

@@ -147,11 +147,7 @@ _PENDING, _THUNK, _RESOLVING, _VALUE, _ERROR, _CANCELLED = range(6)
 
 @final
 class _DoneCallback:
-    """A done callback of a user's, run with its future; its exceptions are logged.
-
-    Attributes:
-        callback: The user's callback.
-    """
+    """A done callback of a user's, run with its future; its exceptions are logged."""
 
     __slots__ = ("_future", "callback")
 

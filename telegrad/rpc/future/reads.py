@@ -45,11 +45,7 @@ class Driven:
 
 
 def reads_of(source: object) -> Reads | None:
-    """Returns the reader of the message that completes a future in the end, or one of several.
-
-    Args:
-        source: The source of that future.
-    """
+    """Returns the reader of the message that completes a future in the end, or one of several."""
     if isinstance(source, Driven):  # nearly all are
         return source.reads
     found = (each.reads for each in behind((source,)) if isinstance(each, Driven))

@@ -50,9 +50,9 @@ class Report:
     """A future that is gone, and the error that it held.
 
     Attributes:
-        label: What it stood for.
-        origin: Where it was made.
-        error: What nobody read, or what raises that: a reply that nobody decoded.
+        label: The name of the future.
+        origin: The place where it was made.
+        error: The error that nobody read, or a reply that nobody decoded, which raises it.
     """
 
     label: str
@@ -100,7 +100,6 @@ class UnreadErrors:
 
     Args:
         after: Calls a function on the loop, some seconds later.
-        submit: Runs a function in the pool.
 
     Attributes:
         reports: The queue of what finalisers have reported.

@@ -83,11 +83,7 @@ class Asked:
     and no code was told, the log is told once both are garbage.
 
     Attributes:
-        calls: The calls of the agent that asked.
-        reference: The reference to the value that is created.
-        owner: The worker that creates it.
         creation: The ids of the value, and of this worker's fork.
-        function: The name of the function that creates it.
         origin: The place where the program asked; None where telegrad itself did.
         used: The use of another value, which is kept until the reply; None for none.
         future: The future of the reply, until it has come.
@@ -214,14 +210,7 @@ class Creation:
 
 @final
 class RRefCalls:
-    """For the library: makes the calls of one agent's RRefs.
-
-    Args:
-        registry: The agent's RRefs.
-
-    Attributes:
-        registry: The agent's RRefs.
-    """
+    """For the library: makes the calls of one agent's RRefs."""
 
     def __init__(self, registry: RRefRegistry) -> None:
         self.registry = registry

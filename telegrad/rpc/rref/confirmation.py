@@ -24,9 +24,7 @@ from telegrad.rpc.rref.table import Reference, RRefRegistry
 def when_confirmed(registry: RRefRegistry, references: Sequence[Reference]) -> Future[Any] | None:
     """Returns a future that completes once the owners of all references have counted them.
 
-    Args:
-        registry: The RRefs of this worker.
-        references: The references that arrived in one message; they are kept until then.
+    The references have arrived in one message, and are kept until then.
 
     Returns:
         None if there is nothing to wait for. Else a future that completes in any thread. It fails

@@ -78,11 +78,7 @@ def attach_to(agent: AgentCore) -> None:
 
 @final
 class RRefInterceptor(Interceptor):
-    """Forks the RRefs that leave in a message, and counts those that arrive.
-
-    Args:
-        registry: The agent's RRefs.
-    """
+    """Forks the RRefs that leave in a message, and counts those that arrive."""
 
     def __init__(self, registry: RRefRegistry) -> None:
         self._registry = registry

@@ -42,12 +42,7 @@ _logger = get_logger(__name__)
 
 @final
 class Leaks:
-    """The references that outlive the job, at both ends.
-
-    Args:
-        agent: This worker's agent.
-        registry: The RRefs of this worker.
-    """
+    """The references that outlive the job, at both ends."""
 
     def __init__(self, agent: AgentCore, registry: RRefRegistry) -> None:
         self._agent = agent

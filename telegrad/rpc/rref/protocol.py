@@ -206,7 +206,6 @@ class OwnerTable:
     """The values of one worker, and their forks at other workers.
 
     Args:
-        me: The worker that owns the values.
         most_unseen: The number of forks of values not created yet, and of forks that ended before
             they were counted, that are kept for one user.
     """
@@ -471,11 +470,7 @@ class _Fork:
 
 @final
 class UserTable:
-    """One worker's forks of the values of other workers.
-
-    Args:
-        me: The worker that holds the forks.
-    """
+    """One worker's forks of the values of other workers."""
 
     def __init__(self, me: WorkerInfo) -> None:
         self._me = me
@@ -573,12 +568,7 @@ class UserTable:
     ) -> tuple[bool, list[Effect]]:
         """Takes a fork that came in a message, with one handle.
 
-        Args:
-            rref: The value that the fork refers to.
-            fork: The fork.
-            owner: The worker that has the value.
-            parent: The worker that sent the fork.
-            failed: True if the parent says that the creation failed; believed only from the owner.
+        The word of the parent that the creation `failed` is believed only if it is the owner.
 
         Returns:
             True and effects if the fork is here. False if a repeated message names a fork that has

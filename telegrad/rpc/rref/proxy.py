@@ -119,9 +119,7 @@ class UncalledMethod(Generic[R]):
     """The method `proxy.m` before it is called: nothing was sent yet.
 
     Args:
-        reference: The reference to the value.
         name: The name of the method, which `public` has let pass.
-        run: Calls the method.
         spent: Seconds that the question for the method took; the first call has as much less.
     """
 
@@ -154,8 +152,6 @@ class MethodProxy(NoSpecialMethods, Generic[R]):
     """A stand-in: `proxy.m(x)` begins to run `value.m(x)` on the owner, and returns at once.
 
     Args:
-        calls: The calls of the agent.
-        reference: The reference to the value.
         timeout: Seconds for each call; None for the default.
         begin: Begins to run a method, with that timeout; returns a Future, an RRef or a Stream.
     """

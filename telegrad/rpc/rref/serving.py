@@ -57,7 +57,6 @@ class AdmittedMethod:
 
     Attributes:
         rref: The id of the value.
-        name: The name of the method.
         reads: True if it is not called: the caller wants to know if the name is that of a method.
         judged: True if this caller may call it on this value; False if that is not known yet.
         value: The value itself, if that is there.
@@ -110,10 +109,6 @@ class _Creation:
 
     It has methods in place of closures: the record of a served call is kept, and a closure would
     keep the arguments with it.
-
-    Args:
-        registry: The RRefs of the owner.
-        call: Makes the value.
     """
 
     __slots__ = ("_call", "_registry", "_rref", "_served")
@@ -212,11 +207,7 @@ def _not_callable(value: object) -> TypeError:
 
 @final
 class RRefServing:
-    """For the library: serves the calls of the RRefs to one agent's values.
-
-    Args:
-        registry: The agent's RRefs.
-    """
+    """For the library: serves the calls of the RRefs to one agent's values."""
 
     def __init__(self, registry: RRefRegistry) -> None:
         self._registry = registry

@@ -37,10 +37,7 @@ def open_method_stream(calls: RRefCalls, method: Method, timeout: float | None) 
 
     The fork of the RRef is kept until the stream has ended.
 
-    Args:
-        calls: The calls of the agent.
-        method: The method, with its arguments.
-        timeout: Seconds to wait for each next item; None for the default.
+    The `timeout` is for each next item; None for the default.
 
     Raises:
         EncodeError: An argument cannot travel; nothing was sent.

@@ -88,9 +88,7 @@ class Reference:
 
     Attributes:
         registry: The RRefs among which it is counted.
-        rref: The id of the value.
         fork: This user's fork; None on the owner.
-        owner: The worker that holds the value.
         creation: The future of its creation if this worker asked for that; None once it was read.
         asked: Called once, at the first use of this reference; see `Asked.hear`.
         failure: The error of its creation if this worker asked for that, and it failed or was late;
@@ -196,12 +194,7 @@ class Reference:
 class RRefRegistry:
     """The RRefs of one agent. All methods may be called from any thread; they block nowhere.
 
-    Args:
-        agent: The agent.
-
     Attributes:
-        agent: The agent.
-        me: This worker.
         garbage: The ids that references which are gone leave here.
         owners: The table of the values that live here; its events go through `event`, and its
             questions through `ask`.

@@ -339,11 +339,7 @@ class StreamReader:
 
 @final
 class StreamReaders:
-    """The streams that this worker reads. From any thread; handlers run on the loop.
-
-    Args:
-        agent: This worker.
-    """
+    """The streams that this worker reads. From any thread; handlers run on the loop."""
 
     def __init__(self, agent: AgentCore) -> None:
         self.agent = agent

@@ -286,11 +286,7 @@ class Production:
 
 @final
 class StreamProducers:
-    """The streams that others read from this worker. From any thread; handlers run on the loop.
-
-    Args:
-        agent: This worker.
-    """
+    """The streams that others read from this worker. From any thread; handlers run on the loop."""
 
     def __init__(self, agent: AgentCore) -> None:
         self.agent = agent

@@ -50,12 +50,10 @@ class LoopWatch:
     """One user loop, and the sockets of one exchange.
 
     Args:
-        sockets: The sockets that it reads.
         loop: The loop that runs in the calling thread.
         spin: Seconds for which the loop looks before it sleeps.
 
     Attributes:
-        loop: The loop.
         epoll: The epoll that holds the sockets while this loop has the role.
         closed: True if it reads no more.
     """

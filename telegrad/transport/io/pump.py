@@ -108,10 +108,6 @@ class TaskPump(Pump):
     a message that it writes to the next one that comes, the loop polls before it sleeps.
 
     Args:
-        carrier: Moves the bytes.
-        frames: The connection's end of the stream.
-        loop: The loop of the carrier.
-        spawn: Starts tasks.
         spin: Seconds for which the loop polls; 0 where no other process answers.
     """
 

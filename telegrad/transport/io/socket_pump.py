@@ -29,10 +29,7 @@ class SocketPump(Pump):
     """Moves the messages of one stream.
 
     Args:
-        direct: Moves the bytes.
-        frames: The connection's end of the stream.
         loop: The loop that sends bytes for which a socket had no room.
-        reader: The reader of all sockets of the exchange.
 
     Raises:
         CarrierClosedError: The stream has ended here already.

@@ -117,13 +117,7 @@ OPEN: Final = Entrance()  # for every worker that proves itself
 
 @final
 class Door:
-    """Takes the carriers of one worker's listeners; on the loop.
-
-    Args:
-        terms: The parts that all connections share.
-        entrance: The rules by which it admits others.
-        peers: The connections.
-    """
+    """Takes the carriers of one worker's listeners; on the loop."""
 
     def __init__(self, terms: Terms, entrance: Entrance, peers: Peers) -> None:
         self._terms = terms

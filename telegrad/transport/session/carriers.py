@@ -57,10 +57,6 @@ MOST_PATIENCE = 16  # times that: lanes that stalled get twice the time on the n
 class DirectTries:
     """Counts the failures of sockets past gRPC to one peer, and knows why calls stay on gRPC.
 
-    Args:
-        peer: The name of the peer.
-        terms: The parts that all connections share.
-
     Attributes:
         kept: The reason why calls stay on gRPC, though both ends know of a socket; empty while they
             have moved, or none has been tried.
@@ -124,13 +120,9 @@ class Carriers:
     """Keeps a carrier up for one connection, until one of both ends leaves or is lost.
 
     Args:
-        peer: The other incarnation.
-        terms: The parts that all connections share.
         dial: Dials for the connection of these carriers, where an endpoint is known.
 
     Attributes:
-        peer: The other incarnation.
-        connection: The connection that uses these carriers.
         endpoints: The addresses where the peer listens, in the order to try.
         last_failure: The reason why the last dial failed, for the message of a loss by silence.
         kept_out: True unless that dial reached somebody, or this side has too many open files.

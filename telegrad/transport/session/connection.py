@@ -67,18 +67,12 @@ class Connection:
     Any thread calls its methods, except those that are marked as the loop's.
 
     Attributes:
-        peer: The other incarnation.
         lock: Guards the next two and the private attributes; never held across a wait.
         session: The numbers of the envelopes that were posted and taken.
         pulse: The judge of the peer's liveness.
         cargo: The pieces of big envelopes, for lanes.
         stream: The carrier that is up now; set on the loop.
         waits: True if the writer's turn is taken: there may be something to write.
-
-    Args:
-        peer: The other incarnation.
-        terms: The parts that it shares with this worker's other connections.
-        keeper: Keeps its carriers up.
     """
 
     def __init__(self, peer: WorkerInfo, terms: Terms, keeper: Keeper) -> None:

@@ -64,12 +64,7 @@ def dial(carriers: Carriers, terms: Terms) -> None:
 
 @final
 class Reach:
-    """Gets a carrier for one connection, and moves it where both ends want that; on the loop.
-
-    Args:
-        carriers: The carriers of the connection; they say when another one is wanted.
-        terms: The parts that all connections share.
-    """
+    """Gets a carrier for one connection, and moves it where both ends want that; on the loop."""
 
     def __init__(self, carriers: Carriers, terms: Terms) -> None:
         self._carriers = carriers

@@ -202,9 +202,6 @@ class IdleFrames:
 class Pulse:
     """The judge of a peer's liveness; it starts when this side first wants to reach the peer.
 
-    Args:
-        lost_after: As for Liveness.
-
     Attributes:
         idle_frames: The counter of the peer's frames that brought nothing new.
         beat_due: True if the next write should carry a beat.

@@ -16,13 +16,7 @@ from telegrad.wire import Envelope, copy_of, inline_parts
 
 @final
 class Loopback:
-    """The stand-in for a worker's connection to itself; needs no socket.
-
-    Args:
-        info: The worker.
-        loop: The loop thread on which envelopes are handed over.
-        receiver: The object to which envelopes are handed over.
-    """
+    """The stand-in for a worker's connection to itself; needs no socket."""
 
     def __init__(self, info: WorkerInfo, loop: LoopThread, receiver: Receiver) -> None:
         self._info = info

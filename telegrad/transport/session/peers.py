@@ -52,7 +52,6 @@ class Peers:
     """The connections to all workers that this one has met; from any thread.
 
     Args:
-        terms: The parts that all connections share.
         dial: Dials for a connection; called on the loop.
 
     Attributes:
@@ -74,10 +73,7 @@ class Peers:
     def find(self, peer: WorkerInfo, make: bool) -> Carriers | None:
         """Returns the connection to a peer; None if there is none.
 
-        Args:
-            peer: The incarnation.
-            make: True if a missing connection is made, unless the peer is forgotten, or all is
-                closed.
+        With `make`, a missing one is made, unless the peer is forgotten, or all is closed.
         """
         key = peer.name, peer.incarnation
         known = self.known.get(key)

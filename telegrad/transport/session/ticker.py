@@ -19,10 +19,6 @@ class Ticker:
     """Beats and judges all connections of one worker, and measures how late the loop runs.
 
     Runs on the loop.
-
-    Args:
-        terms: The parts that the connections share.
-        peers: The connections.
     """
 
     def __init__(self, terms: Terms, peers: Peers) -> None:
