@@ -237,6 +237,8 @@ class PassProtocol(Generic[G]):
                 for number in ids:
                     self._unanswered.add((peer, number))
                 self._engaged.add(peer)
+                # Its reply to a begin would say nothing new, and cost one more round trip before
+                # backward returns at the starter.
                 if peer == begun_by and answered.issuperset(ids):
                     continue
                 self._unbegun.add(peer)

@@ -70,6 +70,8 @@ def run_pass(
     found = find_roots(container, context, roots, gradients, create_graph=mode.create, ends=ends)
     runner = container.new_pass(context)
     submit, ended = agent.pool.submit, runner.ended
+    # Both in the pool: a deadline comes on the loop, a cancellation may, and an abort runs code of
+    # the graph.
     stop = agent.deadlines.at(ends, partial(submit, _abort_late, agent, runner, started))
     ended._let_cancel(partial(submit, _interrupt, runner))
     try:

@@ -207,6 +207,9 @@ class Calling:
             sealed.envelope.depth = depth
         here = to.name == self._name
         root = depth == 0 and not at_once and not here
+        # No message brings the reply of a call to this worker itself. A thread that waits for one
+        # would take the reader's role from the thread that serves it, and wake that for each
+        # message: 900 us of processor time for a call of 300 us, in place of 200 to 370.
         call = PendingCall(
             to,
             record,
@@ -316,6 +319,7 @@ class Calling:
     def keep_house(self) -> None:
         """Gives back the replies that nobody read, and checks deadlines, at times; on the loop."""
         if not self._life.closed:
+            # First: an error below must not end the housekeeping.
             self._deadlines.after(HOUSEKEEPING_SECONDS, self.keep_house)
             for call in self._life.due_before(time.monotonic() + delivery.SOON_SECONDS):
                 self._delivery.watch(call)

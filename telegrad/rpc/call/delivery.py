@@ -290,6 +290,7 @@ class Delivery:
             if message is None:
                 self._post(peer, write_body(ASK, [call.number, size]))
             else:
+                # Deadlines travel as the time that is left, and this call has waited.
                 message.envelope.time_left = max(call.limit - call.elapsed, 0.0)
                 self._post(peer, message.envelope)
         except (WorkerLostError, UnknownWorkerError, EncodeError) as error:

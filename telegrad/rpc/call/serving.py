@@ -375,6 +375,7 @@ class Serving:
 
     def _seal(self, call: ServedCall, value: object, error: BaseException | None) -> Sealed:
         """Makes the reply of a call that has ended."""
+        # Ended before the look: a cancellation that comes after it finds nothing to cancel.
         call.end()
         if call.cancelled:
             return self._seal_failure(call, call.given_up())

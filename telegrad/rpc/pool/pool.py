@@ -142,6 +142,7 @@ class Pool:
             todo = self._roster.close()
             threads = self._roster.threads
         self._act(todo)
+        # Behind the tokens for work, so that all that was submitted is done first.
         for _ in range(threads):
             self._queue.put(False)
         self._call_watcher()

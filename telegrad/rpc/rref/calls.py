@@ -483,6 +483,7 @@ class RRefCalls:
         registry, fork = self.registry, reference.fork
         registry.check_open()
         if fork is None:
+            # An own value is held, too: its reference may be let go while the call is under way.
             self._value(reference)
             return registry.borrow(reference.rref), None
         # The look at `released` saves a lock. The table decides: the handle may go at any time.

@@ -117,6 +117,7 @@ class SeenNumbers:
         self._runs[peer] = self._runs.get(peer, 0) + 1
         if self._runs[peer] > MOST_OTHERS + MOST_GAPS:
             if sum(numbers.runs for numbers in sets.values()) > MOST_OTHERS + MOST_GAPS:
+                # A number in a closed gap counts as used: so nothing is ever counted twice (G3).
                 for numbers in sets.values():
                     numbers.close_gaps(1)
             self._runs[peer] = sum(numbers.runs for numbers in sets.values())

@@ -172,6 +172,9 @@ class TaskPump(Pump):
             self._frames.take(message)
 
     async def _write(self, preamble: bytes) -> None:
+        # This task alone writes. Threads that began a write themselves as they posted gained
+        # nothing: an empty call took 472 and 483 us with that, 471 and 487 without; 1,000 calls at
+        # once made 19,700 a second with it, 23,200 without.
         frames = self._frames
         while self._is_open():
             # Cleared before the look for messages: a wake that comes after the last look ends the

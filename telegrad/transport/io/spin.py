@@ -28,6 +28,8 @@ LEAST = 1 / 8  # of the longest time: below that no thread looks
 # better. A thread that finds its processor taken stops looking, so that many workers may share few
 # processors. In two runs on two processors, four workers made 6,400 and 5,400 calls/s, and 4,700
 # and 4,100 without looking. Eight workers made 5,100 and 4,400, and 5,700 and 5,400 without.
+# Messages that lend big parts get no longer time: 0.3 ms more for each MiB changed nothing (1 MiB
+# there and back: 700 to 710 us with it, 670 to 690 without).
 SPIN_SECONDS = 0.001
 
 

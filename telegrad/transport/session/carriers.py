@@ -428,6 +428,8 @@ class Carriers:
 
         Without an error, lanes carry them again.
         """
+        # The peer is kept: calls are well, though its certificate has expired, say, or something in
+        # between lets no second connection in.
         stream = self.stream
         laneless = error is not None
         if stream is None or stream.lanes is not lanes or stream.laneless is laneless:

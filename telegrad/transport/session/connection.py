@@ -133,6 +133,8 @@ class Connection:
         except BaseException:  # a signal handler's: this thread may have had a turn, or several
             self._terms.loop.call_soon(self._resume)
             raise
+        # Each reply is kept until its receipt: a peer that calls and takes no replies would fill
+        # the memory of this worker.
         if unread > self._terms.limits.unread_replies:
             error = DecodeError(f"it takes no replies ({unread} wait for it)")
             self._terms.loop.call_soon(self._keeper.broke_protocol, error)

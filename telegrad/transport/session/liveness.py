@@ -192,6 +192,8 @@ class IdleFrames:
 
     def tick(self) -> None:
         """Forgets as many frames as an honest peer may have written since the last tick."""
+        # A few and not all: on a busy machine an attacker never wrote a thousand between two ticks,
+        # and was read until he counted as silent.
         self._idle = max(self._idle - IDLE_FRAMES_PER_TICK, 0)
 
 

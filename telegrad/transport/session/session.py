@@ -293,6 +293,7 @@ class Session:
                 break
             last += 1
             room -= size
+            # Computed at each write, so that the time for which it has waited here counts.
             if deadline != math.inf:
                 envelope.time_left = deadline - now if deadline > now else 0.0
             lent: Container[int] = ()
