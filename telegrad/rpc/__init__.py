@@ -5,9 +5,9 @@ from __future__ import annotations
 from telegrad.rpc import functions
 from telegrad.rpc.agent.events import on_join, on_leave, on_loss
 from telegrad.rpc.agent.options import RpcOptions
+from telegrad.rpc.base.current_call import CurrentCall, current_call
 from telegrad.rpc.base.failure import remote_traceback
 from telegrad.rpc.base.limits import Limits
-from telegrad.rpc.base.served_call import CurrentCall, current_call
 from telegrad.rpc.base.statistics import RpcStatistics
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.policy.exposure import expose

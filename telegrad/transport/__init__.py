@@ -82,7 +82,8 @@ from telegrad.transport.session.session import Session
 from telegrad.transport.session.shared_port import SharedPort
 from telegrad.transport.session.terms import Credentials
 from telegrad.transport.sockets.tcp import TcpTransport
-from telegrad.transport.sockets.unix import LocalTransport, find_local, is_unix
+from telegrad.transport.sockets.unix import LocalTransport, find_local
+from telegrad.transport.sockets.unix_path import is_unix
 from telegrad.wire import escaped
 
 __all__ = [

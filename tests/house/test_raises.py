@@ -23,7 +23,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("transport/security/tls_probe.py", "ConnectionResetError"): "is caught beside it",
     ("rpc/pool/user_loop.py", "CancelledError"): "asyncio's own, of a coroutine that never began",
     ("rpc/pool/user_loop.py", "RuntimeError"): "the call that it was for gets NotInitializedError",
-    ("rpc/verbs/combine.py", "RuntimeError"): "stands for an error that is there",
+    ("rpc/verbs/race.py", "RuntimeError"): "stands for an error that is there",
     (
         "rpc/call/runner.py",
         "CancelledError",

@@ -9,7 +9,8 @@ from typing import final
 
 from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.limits import HANDSHAKE_BYTES
-from telegrad.transport.sockets.message_socket import LARGEST, ByteSocket, DirectSocket
+from telegrad.transport.sockets.message_buffer import LARGEST
+from telegrad.transport.sockets.message_socket import ByteSocket, DirectSocket
 from telegrad.transport.sockets.tls_socket import TlsSocket
 
 

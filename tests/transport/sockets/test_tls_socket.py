@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from telegrad.testing import leaks
 from telegrad.transport import CarrierClosedError
+from telegrad.transport.sockets.message_buffer import ROOM
 from telegrad.transport.sockets.message_socket import (
-    ROOM,
     TOGETHER,
     ByteSocket,
     DirectSocket,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 
 from telegrad.transport.base import CarrierClosedError
-from telegrad.transport.sockets.message_socket import LARGEST, ROOM, MessageBuffer
+from telegrad.transport.sockets.message_buffer import LARGEST, ROOM, MessageBuffer
 from tests.repeated import on_examples
 from tests.transport.socket_pairs import header_of
 

@@ -15,7 +15,7 @@ from telegrad import rpc
 from telegrad.errors import WorkerLostError
 from telegrad.rendezvous import JobAddress, JobPort
 from telegrad.transport import GrpcTransport, LocalTransport, find_local
-from telegrad.transport.sockets.unix import (
+from telegrad.transport.sockets.unix_path import (
     LONGEST_PATH,
     check_directory,
     make_path,
