@@ -104,7 +104,7 @@ class Container:
         self._passes: dict[PassId, PassRunner] = {}
         self._ending: list[PassRunner] = []
         self._for_all = 0  # a lost worker may have passed own contexts up to this number on
-        # What peers have released. A look each time would wake a thread in each step.
+        # The releases of peers. A look at each of them would wake a thread in each step.
         self._told: deque[Work] = deque()
         self._looks = Tick(
             agent.deadlines.after, LOOK_SECONDS, self._look, lambda: bool(self._told)
@@ -386,6 +386,7 @@ class Container:
         if lowest is None:
             return
         for peer in touched.values():
+            # A lost peer passes the release on to nobody.
             to_all = to_all or self.agent.members.lost(peer) is not None
         if to_all:
             touched |= {each.incarnation: each for each in self.agent.members.living()}

@@ -68,8 +68,8 @@ class Context:
     Attributes:
         introducer: The peer that named it here first, or None.
         recorded: The functions recorded so far.
-        opened: How much of it each peer, by incarnation, has opened here: the context itself, and
-            passes. The container's lock guards it, and the next one.
+        opened: The number of things that each peer has opened, by incarnation: the context itself,
+            and passes. The container's lock guards it, and the next one.
         passes: The passes that have reached this worker.
     """
 

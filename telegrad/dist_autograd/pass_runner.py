@@ -252,6 +252,7 @@ class PassRunner:
             actions += self._protocol.begin(peer, message.claims)
         try:
             streams = None if self._graph is None else self._graph.task.streams
+            # Rules of this pass must come behind the stream in which the gradients were read.
             if home is not None and streams is not None:
                 streams.lend(home, gradients)
             if gradients or message.nones:

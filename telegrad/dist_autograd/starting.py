@@ -212,6 +212,7 @@ class OwnPart(Driven):
         while self._taken:
             if (rest := self._taken.popleft()()) is not None:
                 rests[rest] = None
+        # The work of other passes goes first: rules of the own pass may take long.
         for rest in rests:
             if rest != self._runner.work:
                 self._pool.submit(rest)

@@ -264,7 +264,7 @@ class Receiver(ABC):
 
     @abstractmethod
     def on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
-        """Hears once that a peer is lost for good; nothing of the peer comes afterwards."""
+        """Called once when a peer is lost for good; nothing of the peer comes afterwards."""
 
     def loss_of(self, peer: WorkerInfo) -> WorkerLostError | None:
         """Returns why a peer is lost, as a new error, though no connection to it was ever made."""

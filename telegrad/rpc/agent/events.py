@@ -260,7 +260,7 @@ class JobEvents:
         self.agent: AgentCore | None = None
 
     def on_member_joined(self, member: Member) -> None:
-        """Hears of a worker that joined."""
+        """Called for each worker that joins."""
         if self.agent is not None:
             self.agent.learn([(member.info, member.endpoints)])
             self.agent.attachments[MembershipEvents].joined(member.info)
@@ -268,11 +268,11 @@ class JobEvents:
     def on_member_lost(
         self, info: WorkerInfo, reason: str, left: bool, fenced: bool = False
     ) -> None:
-        """Hears that a worker left, was dropped, or (fenced) gave up this one."""
+        """Called when a worker has left, was dropped, or (fenced) gave up this one."""
         if self.agent is not None and info != self.agent.info:
             self.agent.exchange.fence(info, reason, left=left, fenced=fenced)
 
     def on_coordinator_lost(self, error: WorkerLostError) -> None:
-        """Hears that the coordinator is lost, or goes on without this worker."""
+        """Called when the coordinator is lost, or goes on without this worker."""
         if self.agent is not None and isinstance(error, EvictedError) and self.agent.evict(error):
             self.agent.attachments[MembershipEvents].evicted(error)

@@ -84,7 +84,7 @@ class Interceptor(ABC):
 
     @abstractmethod
     def undelivered(self, message: Message) -> None:
-        """Hears that an outgoing message is known not to have been handed over.
+        """Called when an outgoing message is known not to have been handed over.
 
         Also called for an incoming message that will never be decoded (its waiter is gone, or
         decoding failed): then `message.externals` is empty and only `headers` tell what it held.

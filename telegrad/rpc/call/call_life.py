@@ -92,6 +92,8 @@ class CallLife:
         self.sent = 0
         self.closed = False
         self._window = places, allowance
+        # An incarnation is hashed in C; a WorkerInfo would run a function of Python's for each
+        # call.
         self._windows: dict[int, tuple[WorkerInfo, Window]] = {}  # by the peer's incarnation
         self._messages: dict[int, Sealed] = {}  # of the calls that are WAITING
 

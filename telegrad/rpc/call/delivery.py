@@ -57,7 +57,7 @@ class _Why(NamedTuple):
     """The reason why calls end.
 
     Attributes:
-        what: What became of the call, in words.
+        what: The fate of the call, in words.
         tells: The kind of the message that tells the callee.
     """
 

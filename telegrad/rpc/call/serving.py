@@ -146,6 +146,8 @@ class Serving:
         """Takes a request; from any thread, blocks nowhere."""
         number, depth = envelope.call, envelope.depth
         key = caller.incarnation, number
+        # A second call of the number would hide the first one from the loss of its caller, and from
+        # the end of this worker.
         if key in self._calls:  # only a caller that lies sends it twice
             error = DecodeError(f"call {number} came again while it is served")
             self._pool.submit(self._inbox.tell_garbage, caller, envelope.kind, error)
@@ -339,7 +341,7 @@ class Serving:
             self.runner.run(user_call, partial(self._settle, call), call.runs_by)
 
     def _on_cancel(self, caller: WorkerInfo, envelope: Envelope, *, expired: bool) -> None:
-        """Hears that the caller gave a call up; on the loop."""
+        """Cancels a call that its caller gave up; on the loop."""
         number = read_body(envelope, limits=SMALL_LIMITS)
         if not isinstance(number, int):
             return

@@ -84,8 +84,8 @@ class PoolThread(threading.Thread):
 
     Args:
         run: The work of the thread.
-        begin_wait: Hears that the thread waits: another one may take its place.
-        end_wait: Hears that the wait is over; the thread goes on, whoever took its place.
+        begin_wait: Called when the thread waits: another one may take its place.
+        end_wait: Called when the wait is over; the thread goes on, though another took its place.
         name: Its name.
 
     Attributes:

@@ -177,8 +177,8 @@ class CallablePolicy:
             is called each time, before anything is imported. If the name leads to an object that
             was defined under another name, it is called for that name as well.
         worker: The name of this worker, for errors.
-        record: Hears of each refusal: the caller, the function's name, the reason for programs, the
-            error, and the kind of the envelope or None.
+        record: Called for each refusal with the caller, the function's name, the reason for
+            programs, the error, and the kind of the envelope or None.
 
     Attributes:
         mode: One of `MODES`; `"project"` under patterns.

@@ -34,7 +34,7 @@ class Inbox(Receiver):
     Requests that arrive before this worker knows the members of the job are held.
 
     Args:
-        members: Hears of losses.
+        members: The members, which are told of losses.
         pool: Runs callbacks.
 
     Attributes:

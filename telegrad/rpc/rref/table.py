@@ -279,6 +279,8 @@ class RRefRegistry:
                 future.try_set_result(value)
             self.event(self.owners.settle, rref)
             return
+        # A value that is there stays, though its creator's time is over: all holders get one
+        # answer.
         fails = future is not None and not future.done()
         # Its users hear that it failed before those who wait for it: messages keep their order.
         self.event(self.owners.settle, rref, failed=fails)
@@ -518,6 +520,8 @@ class RRefRegistry:
 
     def _forget(self, freed: list[Future[Any]]) -> None:
         """Drops values; their finalisers may be the user's, and slow."""
+        # Constants have no finaliser. A thread of the pool for each of them took eleven functions
+        # of Python's.
         if hands_over() and not all(map(_is_constant, freed)):
             self.agent.pool.submit(self._forget, freed)
             return

@@ -22,8 +22,8 @@ MORE = "rpc.more"
 
 HEADER = "stream"
 
-# What is produced and read without a wait must not hold an event loop: after so many items the
-# others get a turn, which takes about 10 us.
+# A stream that is produced and read without a wait must not hold an event loop: after so many items
+# the other tasks get a turn, which takes about 10 us.
 ITEMS_PER_TURN = 16
 
 

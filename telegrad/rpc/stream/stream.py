@@ -94,7 +94,7 @@ class Stream(Generic[T]):
             CallCancelledError: `cancel` was called.
             WorkerLostError: The producer is gone.
             BlockingCallError: On an event loop that telegrad runs; write `async for`.
-            Exception: What the generator raised.
+            Exception: The error of the generator.
         """
         try:
             value = self._reader.wait_next()

@@ -287,7 +287,7 @@ class _Arrivals:
         self.over = False
 
     def hear(self, place: int) -> None:
-        """Hears that a future is completed."""
+        """Counts a future that is completed."""
         with critical.section, self.lock:
             self.places.append(place)
         self.wake()

@@ -95,7 +95,7 @@ class Race:
         self._cancel(futures, result)
 
     def hear(self, place: int) -> None:
-        """Hears that a future is completed; in any thread, decodes nothing there."""
+        """Counts a future that is completed; in any thread, decodes nothing there."""
         with critical.section, self._lock:
             if self.over:
                 return

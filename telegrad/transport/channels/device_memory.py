@@ -102,12 +102,12 @@ class Hold:
         self.octets = octets
 
     def returned(self) -> None:
-        """Hears that the peer has given the shadow back."""
+        """Called when the peer has given the shadow back."""
         if self.trial:
             self._stream.tried(self, mode_of(self.octets))
 
     def freed(self) -> None:
-        """Hears that the shadow is free."""
+        """Called when the shadow is free."""
         self._stream.free(self)
 
 
@@ -168,7 +168,7 @@ class DeviceSlabs:
                 return None
 
     def free(self, number: int, block: Block[DeviceMemory]) -> None:
-        """Hears that nothing refers to a block any more; from any thread."""
+        """Records that nothing refers to a block any more; from any thread."""
         self._freed.put((number, block))
 
     def close(self, number: int, account: Account[DeviceMemory]) -> None:
@@ -301,14 +301,14 @@ class DeviceStream:
             self._slabs.say(logging.INFO, words)
 
     def settle(self, buffer: memoryview) -> None:
-        """Hears that a buffer is not lent: a shadow's bytes then go like any others."""
+        """Takes a buffer that is not lent: a shadow's bytes then go like any others."""
         with critical.section, self._lock:
             hold = self._holds.get(_address(np.frombuffer(buffer, np.uint8)))
             if hold is not None:
                 self._take_back(hold)
 
     def free(self, hold: Hold) -> None:
-        """Hears that a shadow is free; any thread."""
+        """Takes a shadow that is free; in any thread."""
         with critical.section, self._lock:
             self._holds.pop(_address(hold.octets), None)
             block, hold.block = hold.block, None

@@ -178,11 +178,11 @@ class Lane:
         return self._open
 
     def wake(self) -> None:
-        """Hears that there are pieces to send."""
+        """Wakes the thread that sends, as there are pieces."""
         self._work.set()
 
     def announced(self) -> None:
-        """Hears that the control stream announced envelopes."""
+        """Looks again at pieces that wait, as the control stream announced envelopes."""
         self._news.set()
 
     def let_go(self) -> None:

@@ -72,7 +72,7 @@ class LaneTries:
         self.told = False
 
     def failed(self, now: float) -> None:
-        """Hears that no lane could be opened, or that none moved anything."""
+        """Records that no lane could be opened, or that none moved anything."""
         self.retry_at = now + RETRY_SECONDS
 
 
@@ -158,14 +158,14 @@ class Lanes:
     # From any thread.
 
     def wake(self) -> None:
-        """Hears that there are pieces to send."""
+        """Wakes the lanes, as there are pieces to send."""
         if not self._lanes:
             self._means.loop.call(self._want)
         for lane in self._lanes:
             lane.wake()
 
     def heard(self, frame: Frame) -> None:
-        """Hears if the peer announced big parts, and the number of chunks that it took."""
+        """Records if the peer announced big parts, and the number of chunks that it took."""
         if frame.awaited:
             if not self._lanes:
                 self._means.loop.call(self._want)
@@ -175,7 +175,7 @@ class Lanes:
             self._pace.heard(frame.heartbeat.chunks, self._means.clock())
 
     def carried(self, chunk: bytes) -> None:
-        """Hears that a chunk goes in a frame; in the thread that writes it."""
+        """Counts a chunk that goes in a frame; in the thread that writes it."""
         self._pace.sent(len(chunk) - CHUNK_HEADER_BYTES)
 
     def take_carried(self, chunk: bytes) -> None:
@@ -227,7 +227,7 @@ class Lanes:
         means.counters.lanes += 1
 
     def release(self) -> None:
-        """Hears that the stream stays on its carrier: lanes are dialled when they are wanted."""
+        """Lets lanes be dialled when they are wanted, as the stream stays on its carrier."""
         self.held = False
         if self._wanted:
             self._want()

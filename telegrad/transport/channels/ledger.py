@@ -52,10 +52,10 @@ class Beside(Protocol):
     """A companion elsewhere that lives as long as a block."""
 
     def returned(self) -> None:
-        """Hears that the peer has given the block back."""
+        """Called when the peer has given the block back."""
 
     def freed(self) -> None:
-        """Hears that the block is free; not if the account was closed before."""
+        """Called when the block is free; not if the account was closed before."""
 
 
 @final

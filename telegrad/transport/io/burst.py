@@ -44,7 +44,7 @@ class BurstWriter:
         self._write_due = False  # on the loop
 
     def takes(self, write: Callable[[], object]) -> bool:
-        """Hears that a stream has something to write; returns True if that waits for others.
+        """Takes the messages that a stream has to write; returns True if they wait for others.
 
         Messages that the loop posts do not wait.
 

@@ -58,7 +58,7 @@ class StreamEnd(Protocol):
         """Returns the next message; None ends the writer's turn. For the thread that has it."""
 
     def written(self) -> None:
-        """Hears, while it is `ending`, that a message has left."""
+        """Called, while it is `ending`, when a message has left."""
 
     def take(self, message: bytes) -> bool:
         """Takes a message that came; returns True if it brought a request. In one thread at a time.

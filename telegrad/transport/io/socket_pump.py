@@ -59,6 +59,8 @@ class SocketPump(Pump):
         try:
             self._reader.add(self._descriptor, self)
         except OSError as error:
+            # Out of descriptors, for instance. An OSError would end the task of the transport
+            # alone, and both ends would wait for each other until a time-out.
             raise CarrierClosedError(f"a socket cannot be watched ({spelled(error)})") from error
         self._write(preamble)
         # Bytes that came behind the handshake are in the buffer of the socket's object.

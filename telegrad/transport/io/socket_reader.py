@@ -73,9 +73,9 @@ class _Progress:
     """The counts by which a tick finds out who does not come to read.
 
     Attributes:
-        holds: How often a hold began or went on.
+        holds: The number of times that a hold began or went on.
         holds_seen: That number at the last tick.
-        reads: How often a thread has read.
+        reads: The number of times that a thread has read.
         reading: The threads that read now; each operation is atomic.
         unread: The number of reads at the last tick, if a socket could be read then.
     """

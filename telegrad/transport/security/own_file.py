@@ -19,7 +19,7 @@ def fault_of_file(status: os.stat_result, *, secret: bool) -> str:
     Root is no exception: what another user may write is not root's own word.
 
     Args:
-        status: What `os.fstat` says of the file.
+        status: The result of `os.fstat` for the file.
         secret: True if others may not even read the file.
     """
     if not stat.S_ISREG(status.st_mode):

@@ -252,6 +252,7 @@ class Carriers:
         terms.counters.connections += not carrier.takes_over  # else it moved
         if direct is not None:
             direct.accept_all()
+        # At level INFO, a healthy start would write the square of the workers.
         logger.debug("connected to %s by %s", self.peer.name, carrier.description)
         try:
             stream.pump.start(preamble)

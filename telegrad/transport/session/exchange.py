@@ -191,7 +191,7 @@ class Exchange:
         return local[0].split("/")[2] if local else ""
 
     def connect(self, peer: WorkerInfo, endpoints: Sequence[str]) -> None:
-        """Tells where a peer listens; it is dialled when something is posted.
+        """Takes the endpoints where a peer listens; it is dialled when something is posted.
 
         A peer without endpoints only dials. Two workers that only dial are cut off from each other:
         `post` raises UnreachableWorkerError.
