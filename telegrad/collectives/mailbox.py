@@ -56,7 +56,6 @@ class OperationSlot:
     """The messages for one operation that this member has entered.
 
     Attributes:
-        id: The operation.
         signature: The call that this member made.
         arrived: Data by sender and step; who needs it takes it out.
         heard: The ranks that are known to have entered the operation.

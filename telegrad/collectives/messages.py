@@ -282,8 +282,6 @@ class OperationMessage(NamedTuple):
     """The document of push, entered, refused and ready.
 
     Attributes:
-        group: The group.
-        id: The operation.
         call: The sender's call, as bytes.
         number: For push the step: from 0 for data, below 0 for signals, or WAKE. For entered HERE,
             DATA_WAITS or BLOCKED. For ready the bytes of point-to-point data that the sender has
@@ -367,7 +365,6 @@ class AbortMessage(_Message):
     """The group is over.
 
     Attributes:
-        group: The group.
         since: The first operation of all members that is over. PAIR if the group goes on, and only
             the sends and receives between the sender and the receiver are over.
         cause: The error that ended it.
@@ -386,7 +383,6 @@ class LeftMessage(_Message):
     """The sender has left the group.
 
     Attributes:
-        group: The group.
         sequence: The number of operations of all members that the sender took part in.
         sent: The number of messages that it sent to the receiver, by tag.
         taken: The number of messages that it took from the receiver, by tag.

@@ -484,9 +484,6 @@ class WaitTimer:
     those set no timer. The group's lock guards the state. The operation holds this, which does not
     hold the operation: what it received is freed as soon as it is over.
 
-    Args:
-        clock: The times at which something is due.
-
     Attributes:
         clock: The times at which something is due.
         cancel: Cancels the timer; None if there is none.

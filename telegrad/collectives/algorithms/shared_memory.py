@@ -41,11 +41,7 @@ ALONE_UP_TO_BYTES = 16 * 2**10
 
 @final
 class MemoryBackend(Backend):
-    """The backend of ranks that share memory.
-
-    Args:
-        room: The place where they meet.
-    """
+    """The backend of ranks that share memory."""
 
     def __init__(self, room: Room) -> None:
         self._room = room

@@ -122,11 +122,7 @@ def coalesced(
 class Coalesced:
     """The calls that a block of `coalesced` collects.
 
-    Args:
-        group: The group.
-
     Attributes:
-        group: The group.
         open: True until the block ends.
     """
 

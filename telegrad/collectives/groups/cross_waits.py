@@ -63,7 +63,6 @@ class CrossWaits:
     """The operations in which this worker and others wait, as they have told each other.
 
     Args:
-        agent: This worker's agent.
         find_group: Function that returns the group of a key; None if this worker has not made it.
         is_gone: Function that returns True if this worker has left the group of a key.
 

@@ -117,7 +117,6 @@ class Formed:
     """All members of an attempt agree.
 
     Attributes:
-        attempt: The attempt.
         key: The name of the group.
         thresholds: The thresholds of the group; None for the default ones.
     """
@@ -156,11 +155,7 @@ class _Theirs:
 
 @final
 class Forming:
-    """The attempts of one worker.
-
-    Args:
-        own: This worker.
-    """
+    """The attempts of one worker."""
 
     def __init__(self, own: WorkerInfo) -> None:
         self._own = own

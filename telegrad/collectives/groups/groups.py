@@ -88,9 +88,7 @@ class Formations:
     """The groups that one agent forms with others.
 
     Args:
-        agent: The agent of this worker.
         over: Function called if a group that has formed here has failed to form on another member.
-        cross_waits: The operations in which the worker and others wait.
     """
 
     def __init__(
@@ -775,10 +773,6 @@ class ShutdownWait:
     Its program itself enters no further operation. Once each worker that has not called shutdown()
     is blocked in an operation that this one has not entered, nobody is left to call it either. Then
     it leaves its groups, so that the others get an error in place of a wait without end.
-
-    Args:
-        agent: The agent of this worker.
-        groups: Its groups.
     """
 
     def __init__(self, agent: AgentCore, groups: Groups) -> None:

@@ -68,7 +68,6 @@ class GpuBlocks:
     """The blocks of some ranks, as one of them sees them; for one operation at a time.
 
     Args:
-        rank: This rank.
         gpu: The identity of the GPU.
 
     Attributes:

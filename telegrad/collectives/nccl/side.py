@@ -134,7 +134,6 @@ class NcclSide:
     to another have communicators of their own.
 
     Args:
-        group: The group.
         pair: The sender and the receiver of messages, as ranks of the group; None for operations of
             all members.
     """

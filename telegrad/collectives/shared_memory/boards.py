@@ -93,12 +93,7 @@ class Board:
 
 @final
 class Boards:
-    """The boards of all ranks, as one rank sees them.
-
-    Args:
-        rank: This rank.
-        boards: The boards, by rank.
-    """
+    """The boards of all ranks, as one rank sees them."""
 
     def __init__(self, rank: int, boards: Sequence[Board]) -> None:
         self._words = [each.words for each in boards]

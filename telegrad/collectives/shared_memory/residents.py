@@ -53,11 +53,7 @@ class ResidentPlace(NamedTuple):
 
 @final
 class Residents:
-    """The memory that the ranks of a group have mapped; for one operation at a time.
-
-    Args:
-        rank: This rank.
-    """
+    """The memory that the ranks of a group have mapped; for one operation at a time."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank

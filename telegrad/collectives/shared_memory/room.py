@@ -70,15 +70,10 @@ class Room:
     """The view that an algorithm over shared memory has of the other ranks.
 
     Args:
-        meeting: The operation.
-        boards: The boards of all ranks.
         residents: The arrays that all ranks have mapped.
         spin: The time of looking before a rank sleeps.
 
     Attributes:
-        rank: This rank.
-        size: The number of ranks.
-        meeting: The operation.
         call: The call of this rank, as bytes.
         blocks: Returns the arrays of all ranks in the next blocks; see `Boards.blocks`.
     """

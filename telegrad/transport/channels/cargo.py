@@ -18,8 +18,6 @@ class Cargo:
     A piece that was claimed is placed, or given back, even if its lane has broken meanwhile.
 
     Args:
-        session: The session.
-        session_lock: The lock that guards the session.
         hand_over: Takes the envelopes that are complete, or for which there was no memory.
     """
 

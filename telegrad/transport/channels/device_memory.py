@@ -82,9 +82,6 @@ class Hold:
         trial: True if the bytes are in both, and the result of the trial is not known yet.
 
     Args:
-        stream: The stream that shares the memory.
-        number: The number of the GPU.
-        block: The block there; None for none.
         trial: True if the bytes are in both.
     """
 
@@ -120,7 +117,6 @@ class DeviceSlabs:
         land: As `wire.land`, with these mappings.
 
     Args:
-        clock: The clock, in seconds.
         bounds: The bounds for each GPU.
     """
 

@@ -43,9 +43,6 @@ class SocketChunks:
     """Chunks on a socket; each stands behind its size. One thread sends and one receives.
 
     Each method blocks, and raises CarrierClosedError once the socket is closed.
-
-    Args:
-        below: Moves the bytes.
     """
 
     def __init__(self, below: Direct) -> None:
@@ -78,12 +75,7 @@ class SocketChunks:
 
 @final
 class CarrierChunks:
-    """Chunks that are messages of a carrier, which the loop moves; with the same methods.
-
-    Args:
-        carrier: Moves the messages.
-        loop: Its loop.
-    """
+    """Chunks that are messages of a carrier, which the loop moves; with the same methods."""
 
     def __init__(self, carrier: Carrier, loop: LoopThread) -> None:
         self._carrier = carrier
@@ -128,10 +120,6 @@ class Lane:
         unused: True until a piece was taken to be sent, or a chunk has begun to come.
 
     Args:
-        carrier: The carrier; it has proved itself.
-        chunks: The messages on it.
-        cargo: The pieces to load and unload.
-        counters: The counts of the worker.
         pace: Sets the size of chunks, and hears of chunks that are sent.
         on_broken: Takes the reason, in one of the threads, why the lane ended, unless it was let
             go.

@@ -83,14 +83,9 @@ class Lanes:
     The loop calls its methods, except `wake` and `heard`.
 
     Args:
-        means: The parts that the worker's channels share.
-        peer: The name of the worker at the other end.
-        way: The facts that lanes need about the control stream.
-        cargo: The pieces that lanes load and unload.
         patience: Seconds without progress after which lanes count as stalled.
         held: True if no lane is dialled until `release`.
         tries: The failures to open a lane of earlier streams.
-        dial: Dials a lane.
         on_broken: Hears once that a lane broke; has to close all of them.
         on_laneless: Hears if pieces have to travel in frames, and why; and with None that a lane
             is open again.

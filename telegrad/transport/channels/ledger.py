@@ -64,10 +64,7 @@ class Slab(Generic[M]):
     """Memory that is shared with one peer.
 
     Attributes:
-        account: The account of the peer.
-        number: The number of the slab in that account.
         block_bytes: The bytes of each of its blocks.
-        memory: The memory that was made.
         busy: The number of blocks that are held or lent.
         touched: The number of blocks that were ever taken.
         idle_since: The time at which the last block became free.
@@ -95,7 +92,6 @@ class Block(Generic[M]):
     """A stretch of a slab.
 
     Attributes:
-        slab: The slab.
         offset: The offset of its first byte.
         size: Bytes of the present use.
         held: True if something here refers to it.
@@ -147,7 +143,6 @@ class Ledger(Generic[M]):
 
     Args:
         make: Makes memory of so many bytes.
-        bounds: The bounds of this ledger.
     """
 
     def __init__(self, make: Callable[[int], M], bounds: Bounds) -> None:

@@ -143,10 +143,6 @@ class SlabPool:
         devices: The memory of its GPUs.
         lock: Guards the ledger, and what streams say that it guards.
         ledger: The slabs, and the blocks in them.
-
-    Args:
-        clock: The clock, in seconds.
-        bounds: The bounds of the slabs.
     """
 
     def __init__(self, clock: Callable[[], float], bounds: Bounds = DEFAULT_BOUNDS) -> None:
@@ -230,7 +226,6 @@ class SlabStream(Memory):
     """The memory that both ends of one stream share; any thread.
 
     Args:
-        pool: The slabs of this worker.
         direct: Moves descriptors beside the stream's messages.
         told: The capabilities in this end's hello.
         capabilities: The capabilities in the peer's hello.
