@@ -49,7 +49,7 @@ class Leaks:
         self._registry = registry
         self._held_lock = threading.Lock()  # guards `_held`
         self._held: dict[RRefId, list[str]] = {}  # the description of each value, then its holders
-        # In any thread, as the UserDelete that follows: handled on the loop, it would come after
+        # In any thread, as the UserDelete that follows: handled on the loop, it could come after
         # that.
         agent.inbox.register(HELD, self._on_held, anywhere=True)
 

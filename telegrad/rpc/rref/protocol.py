@@ -531,7 +531,8 @@ class UserTable:
                 may know the RRef from other workers; it is told that the creation will not come.
         """
         entry = self._forks.get(fork)
-        # The reply and the deadline may both end a creation; the first decides, but for `created`.
+        # The reply and the deadline may both end a creation. The first of them decides; but a
+        # success that comes late still counts (`created`).
         if entry is None or entry.state is not ForkState.PENDING:
             return []
         effects: list[Effect] = []
