@@ -23,7 +23,7 @@ from telegrad.critical import critical
 from telegrad.errors import EvictedError, WorkerLostError
 from telegrad.rendezvous import Member, keep_newest
 from telegrad.rpc.agent.core import AgentCore, current_agent
-from telegrad.rpc.base.failure import Contained
+from telegrad.rpc.base.contained import Contained
 from telegrad.rpc.base.life import GRACEFUL
 from telegrad.transport import get_logger
 from telegrad.types import WorkerInfo

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from pathlib import Path
-from types import MemberDescriptorType, TracebackType
-from typing import TypeVar, final
+from types import MemberDescriptorType
+from typing import TypeVar
 
 from telegrad.errors import DecodeError, RemoteError
+from telegrad.rpc.base.frames import OWN_FRAMES, shows_all_frames
 from telegrad.rpc.policy.policy import project_function
 from telegrad.wire import add_note, builtin_base, decode_exception, encode_exception, escaped
 
@@ -92,53 +89,6 @@ def without_frames(error: BaseException) -> BaseException:
             left += [each.__cause__, each.__context__]
     return error
 
-
-# -- the user's frames of a traceback --------------------------------------------------------------
-
-_OWN_FRAMES = f"{Path(__file__).parents[1]}{os.sep}"
-
-
-def _shows_all_frames() -> bool:
-    return os.environ.get("TELEGRAD_TRACEBACKS") == "full"
-
-
-def users_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Returns a traceback without the frames of `telegrad.rpc`; the given one is not changed.
-
-    Returns it as it is if the environment has `TELEGRAD_TRACEBACKS=full`.
-    """
-    if _shows_all_frames():
-        return trace
-    kept = []
-    while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(_OWN_FRAMES):
-            kept.append(trace)
-        trace = trace.tb_next
-    users: TracebackType | None = None
-    for each in reversed(kept):
-        users = _entry(each, users)
-    return users
-
-
-def _entry(of: TracebackType, below: TracebackType | None) -> TracebackType:
-    """Returns a traceback of one entry of another and what stands below it."""
-    # Without a line where a signal handler raised at an instruction that belongs to none.
-    return TracebackType(below, of.tb_frame, of.tb_lasti, of.tb_lineno or -1)
-
-
-def cut_own_frames(error: BaseException) -> None:
-    """Cuts the traceback of an error that leaves a public verb to one frame of telegrad: the verb.
-
-    The verb calls it in its `except` block and then re-raises with a bare `raise`, which adds no
-    frame. A verb that succeeds pays nothing: entering a `try` block is free.
-    """
-    verb = error.__traceback__
-    if verb is not None:
-        users = users_frames(verb.tb_next)
-        error.with_traceback(_entry(verb, users))
-
-
-# ------------------------------------------------------------------------------------------------
 
 # Exceptions carry the remote traceback under this name; it does not travel on.
 _ATTRIBUTE = "__telegrad_remote_traceback__"
@@ -253,12 +203,12 @@ def _bare(error: BaseException) -> BaseException:
 def _format(error: BaseException) -> str:
     """Formats a traceback of the user's own frames, unless `TELEGRAD_TRACEBACKS` is `full`."""
     told = traceback.TracebackException.from_exception(error)
-    if not _shows_all_frames():
+    if not shows_all_frames():
         left: list[traceback.TracebackException | None] = [told]
         while left:
             each = left.pop()
             if each is not None:
-                users = [line for line in each.stack if not line.filename.startswith(_OWN_FRAMES)]
+                users = [line for line in each.stack if not line.filename.startswith(OWN_FRAMES)]
                 each.stack[:] = users or each.stack
                 left += [each.__cause__, each.__context__, *(each.exceptions or ())]
     text = "".join(told.format())
@@ -268,44 +218,3 @@ def _format(error: BaseException) -> str:
     half = MOST_TEXT // 2
     left_out = len(text) - 2 * half
     return f"{text[:half]}\n... {left_out} characters are left out ...\n{text[-half:]}"
-
-
-# -- user code whose errors nobody waits for: they are logged, and end nothing else ----------------
-#
-# That holds for all that it raises, SystemExit and KeyboardInterrupt included: the thread that runs
-# it is telegrad's, or belongs to other callbacks and calls as well. Code that somebody does wait
-# for (a served function, its arguments and value, `then`) fails the future of the waiter instead.
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Returns True if an error is the user's Ctrl-C: Python raises it in the main thread only."""
-    return (
-        isinstance(error, KeyboardInterrupt)
-        and threading.current_thread() is threading.main_thread()
-    )
-
-
-@final
-class Contained(AbstractContextManager[None]):
-    """A block around user code that logs all that it raises, except Ctrl-C in the main thread.
-
-    Args:
-        logger: The logger of the module that runs it.
-        text: The failed action, as a format.
-        *args: The arguments of the format.
-    """
-
-    __slots__ = ("_args", "_logger", "_text")
-
-    def __init__(self, logger: logging.Logger, text: str, *args: object) -> None:
-        self._logger = logger
-        self._text = text
-        self._args = args
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, *_: object
-    ) -> bool:
-        if error is None or is_interrupt(error):
-            return False
-        self._logger.error(self._text, *self._args, exc_info=error)
-        return True

@@ -19,7 +19,7 @@ import numpy as np
 
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc.base.call_record import CallRecord
-from telegrad.rpc.base.failure import Contained
+from telegrad.rpc.base.contained import Contained
 from telegrad.rpc.base.interceptor import Interceptor, Message
 from telegrad.rpc.call.device_maps import Devices
 from telegrad.transport import get_logger

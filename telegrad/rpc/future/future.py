@@ -29,13 +29,9 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast, fina
 from telegrad.critical import INTERRUPTING, critical, in_section
 from telegrad.errors import BlockingCallError, CallCancelledError, InvalidUseError
 from telegrad.rpc.base.ambient import find_agent, forked_at
-from telegrad.rpc.base.failure import (
-    Contained,
-    cut_own_frames,
-    fresh_copy,
-    users_frames,
-    without_frames,
-)
+from telegrad.rpc.base.contained import Contained
+from telegrad.rpc.base.failure import fresh_copy, without_frames
+from telegrad.rpc.base.frames import cut_own_frames, users_frames
 from telegrad.rpc.base.limits import not_done, seconds
 from telegrad.rpc.future.awaited_future import AwaitedFuture
 from telegrad.rpc.future.gate import Gate

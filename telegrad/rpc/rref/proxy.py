@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 
-from telegrad.rpc.base.failure import cut_own_frames
+from telegrad.rpc.base.frames import cut_own_frames
 from telegrad.rpc.base.limits import seconds
 from telegrad.rpc.future.future import wait_or_cancel
 from telegrad.rpc.rref.calls import Method, RRefCalls

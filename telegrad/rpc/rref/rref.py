@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 from telegrad.critical import in_section
 from telegrad.errors import InvalidUseError
 from telegrad.rpc.agent.core import AgentCore, current_agent
-from telegrad.rpc.base.failure import cut_own_frames
+from telegrad.rpc.base.frames import cut_own_frames
 from telegrad.rpc.call.codec import Prepared, kept
 from telegrad.rpc.call.user_call import call_message
 from telegrad.rpc.future.future import Future, new_future, wait_or_cancel

@@ -18,7 +18,7 @@ from typing import (
 )
 
 from telegrad.rpc.agent.core import AgentCore, current_agent
-from telegrad.rpc.base.failure import cut_own_frames
+from telegrad.rpc.base.frames import cut_own_frames
 from telegrad.rpc.base.limits import seconds
 from telegrad.rpc.call.user_call import call_payload
 from telegrad.rpc.future.future import Future

@@ -17,7 +17,7 @@ from typing import (
 )
 
 from telegrad.rpc.agent.core import AgentCore, current_agent, find_agent
-from telegrad.rpc.base.failure import cut_own_frames
+from telegrad.rpc.base.frames import cut_own_frames
 from telegrad.rpc.base.statistics import RpcStatistics
 from telegrad.rpc.call.serving import CALL
 from telegrad.rpc.call.user_call import call_message, call_name

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, final
 from telegrad.critical import critical
 from telegrad.errors import CallTimeoutError
 from telegrad.rpc.agent.core import AgentCore, current_agent
-from telegrad.rpc.base.failure import cut_own_frames
+from telegrad.rpc.base.frames import cut_own_frames
 from telegrad.rpc.base.limits import seconds
 from telegrad.rpc.call.codec import Prepared
 from telegrad.rpc.call.serving import CALL

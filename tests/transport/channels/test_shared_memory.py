@@ -17,9 +17,10 @@ import pytest
 
 from telegrad.arrays import SharedMemory, shared_empty
 from telegrad.errors import DecodeError
+from telegrad.transport.channels.handles import MOST_HANDLES
 from telegrad.transport.channels.ledger import Account, Bounds
 from telegrad.transport.channels.loans import MOST_SLABS, Loans
-from telegrad.transport.channels.shared_memory import MOST_HANDLES, SlabPool, SlabStream
+from telegrad.transport.channels.shared_memory import SlabPool, SlabStream
 from telegrad.transport.sockets.message_socket import MOST_DESCRIPTORS, DirectSocket
 from telegrad.wire import LENT_BYTES, Envelope, Frame, Lending, Lent
 from tests.repeated import TRANSPORTS
