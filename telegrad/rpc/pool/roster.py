@@ -156,6 +156,9 @@ class ThreadRoster:
         self.idle -= 1
         self.taken += 1
         self._took_at = now
+        # A thread that comes by the token of work that was withdrawn may take work that was left to
+        # another one, which must not look for it then.
+        self.left = min(self.left, len(self._nested) + len(self._roots) - 1)
         turn_of_roots = self._in_a_row >= TURNS and self.threads <= self._max_threads
         if self._nested and not (self._roots and turn_of_roots):
             self._in_a_row += 1

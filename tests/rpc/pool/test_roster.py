@@ -174,13 +174,15 @@ def after(events: list[tuple[int, int]], num_threads: int, max_threads: int) -> 
         elif kind == 6 and waiting:
             pool.roster.end_wait()
             pool.threads[waiting[which % len(waiting)]] = State.WORKING
+        elif kind == 13:
+            pool.tokens += 1  # that of work which was withdrawn
         elif kind >= 7 and steps:
             steps[which % len(steps)]()
         pool.check()
     return pool
 
 
-EVENTS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 50)), min_size=30, max_size=90)
+EVENTS = st.lists(st.tuples(st.integers(0, 13), st.integers(0, 50)), min_size=30, max_size=90)
 
 
 @on_examples(EVENTS, st.integers(1, 4), few=150)
