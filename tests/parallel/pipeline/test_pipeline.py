@@ -14,7 +14,7 @@ from telegrad.autograd import Tensor, no_grad
 from telegrad.errors import InvalidUseError
 from telegrad.parallel import DistributedOptimizer, LossScale, Pipeline, RemoteModule
 from telegrad.testing import Cluster, FaultPlan
-from telegrad.transport.session import exchange, liveness
+from telegrad.transport.session import liveness, ticker
 from telegrad.types import Array
 from tests.parallel.pipeline.models import (
     SCHEDULES,
@@ -314,7 +314,7 @@ def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing else is sent that is a heartbeat: with five of them in LOST_AFTER the waits for these
     were five sixths of the time.
     """
-    for module in (exchange, liveness):
+    for module in (ticker, liveness):
         monkeypatch.setattr(module, "BEATS_PER_BOUND", 60)
 
 
