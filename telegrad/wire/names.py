@@ -428,6 +428,7 @@ class FunctionRef(NamedTuple):
     @classmethod
     def of(cls, func: object) -> FunctionRef:
         """Returns a reference to a function or class; raises EncodeError as `name_of` does."""
+        # As `name_of` begins, without that function: each call names one.
         known = _name_at_top(func) if type(func) is types.FunctionType else ""
         name = known or name_of(func)
         return cls(name, main_script() if name.startswith("__main__:") else "")

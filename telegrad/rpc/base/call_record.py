@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, final
 
+from telegrad.rpc.base.contained import is_interrupt
 from telegrad.transport import get_logger
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope
 
 _logger = get_logger(__name__)
 
@@ -63,7 +63,7 @@ class CallPhase(Enum):
 class Outcome(Enum):
     """The end of a call, as one of its ends knows it."""
 
-    VALUE = "it has a value"
+    VALUE = "it has a value, which may still turn out to be too big, or not to be decodable"
     ERROR = "it failed, here or there; a refusal is an error, too"
     TIMEOUT = "its time was over first"
     CANCELLED = "its caller gave it up, or is lost"
@@ -96,7 +96,7 @@ class CallFacts:
         reply_bytes: The bytes of the reply; 0 before, and without one.
         ended: The time of its end; None before.
         outcome: Its outcome; None before.
-        reply: The reply, for `end`; None elsewhere.
+        expected: The outcome of a call whose error nobody has made yet; None elsewhere.
     """
 
     kind: str
@@ -109,14 +109,18 @@ class CallFacts:
     reply_bytes: int = 0
     ended: float | None = None
     outcome: Outcome | None = None
-    reply: Envelope | None = None
+    expected: Outcome | None = None
     _function: str = ""
     number: int = 0
     _told: list[CallObserver] = field(default_factory=list)
 
     @property
     def function(self) -> str:
-        """The name of the function; at the callee the kind of the request until it is read."""
+        """The name of the function; at the callee the kind of the request until it is read.
+
+        In a refused call these are the words of the caller, without line ends and of bounded
+        length.
+        """
         return self._function if self._end is None else self._end.record.function
 
     @property
@@ -124,53 +128,47 @@ class CallFacts:
         """The phase of the call at this moment."""
         return CallPhase.OVER if self._end is None else self._end.phase
 
-    def begin(self, request: Envelope | None) -> None:
-        """Tells the observers that the call begins.
-
-        Args:
-            request: The request; None if it is not made yet.
-        """
+    def begin(self) -> None:
+        """Tells the observers that the call begins."""
         if self._end is not None:
             self.number = self._end.number
-        if request is not None:
-            self.request_bytes = len(request.document)
-            if request.externals:
-                self.request_bytes += request.beside()
         for observer in self._observers:
             self._told.append(observer)  # first: an interrupted `on_begin` is followed by `on_end`
             try:
                 observer.on_begin(self)
-            except Exception:  # of a feature's observer: the call goes on
-                _logger.exception("an observer failed at the begin of %s", self.function)
+            except BaseException as error:
+                self._failed("begin", error)
 
     def end(self, outcome: Outcome) -> None:
         """Tells those observers that the call has ended; called once."""
-        reply, self.reply = self.reply, None
-        if reply is not None:
-            self.reply_bytes = len(reply.document)
-            if reply.externals:
-                self.reply_bytes += reply.beside()
         self.outcome, self.ended = outcome, time.monotonic()
         if self._end is not None:
             self._function, self._end = self._end.record.function, None
         for observer in self._told:
             try:
                 observer.on_end(self)
-            except Exception:  # as above
-                _logger.exception("an observer failed at the end of %s", self.function)
+            except BaseException as error:
+                self._failed("end", error)
+
+    def _failed(self, which: str, error: BaseException) -> None:
+        """Logs what an observer has raised: the call goes on."""
+        if is_interrupt(error):
+            raise error
+        _logger.error("an observer failed at the %s of %s", which, self.function, exc_info=error)
 
 
 class CallObserver(Protocol):
     """For the library: sees both ends of each call with user values that a worker has.
 
     A composition root registers it with an agent (`AgentCore.observe`). It sees each call begin
-    once and end once; a call that began before it was registered it does not see. Its methods run
-    in any thread, a loop's included, inside other people's waits: they must not block, call, or
-    raise, and each costs all calls its time.
+    once and end once; a call that began before it was registered it does not see. After a Ctrl-C
+    inside `on_begin` an end may come without a begin. Its methods run in any thread, a loop's
+    included, inside other people's waits: they must not block, call, or raise, and each costs all
+    calls its time.
     """
 
     def on_begin(self, facts: CallFacts) -> None:
         """Takes the facts of a call that begins; they change until its end."""
 
     def on_end(self, facts: CallFacts) -> None:
-        """Takes the same facts at its end, before its caller or its callee goes on."""
+        """Takes the same facts at its end, before a thread that waits for it is woken."""

@@ -42,7 +42,7 @@ def called_by(document: bytes) -> FunctionRef | None:
 def _called_by(document: bytes) -> FunctionRef | None:
     head = read_head(document, ARGUMENTS)
     name, script = head.get("func"), head.get("script", "")
-    if type(name) is not str or type(script) is not str:
+    if type(name) is not str or type(script) is not str or not name.isprintable():
         return None
     ref = FunctionRef(name, script)
     return ref if document == bare_call(ref).document else None  # no other call has these bytes

@@ -11,9 +11,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, final
 
 from telegrad.critical import critical
-from telegrad.errors import DecodeError, WorkerLostError
+from telegrad.errors import DecodeError, EncodeError, WorkerLostError
 from telegrad.rpc.base.call_record import CallFacts, CallObserver, CallRecord
-from telegrad.rpc.base.failure import rebuild_failure
+from telegrad.rpc.base.failure import fresh_copy, rebuild_failure
 from telegrad.rpc.base.life import Life
 from telegrad.rpc.base.limits import Limits, seconds
 from telegrad.rpc.base.served_call import innermost_served_call
@@ -231,7 +231,9 @@ class Calling:
                 self._delivery.start(call, sealed, root=root)
             else:
                 self._delivery.start_away(call, loss)
-        except BaseException:  # of a signal handler too: nobody has the future to cancel
+        except BaseException as error:  # of a signal handler too: nobody has the future to cancel
+            if isinstance(error, EncodeError):
+                future.try_set_exception(fresh_copy(error))
             future.cancel()
             raise
         # A served call cancels the calls that it has made once. It marks itself before, so that a
@@ -289,8 +291,9 @@ class Calling:
                 )
             )
             return
-        if call.record.facts is not None:
-            call.record.facts.reply = envelope
+        if (facts := call.record.facts) is not None and facts.ended is None:
+            beside = envelope.beside() if envelope.externals else 0
+            facts.reply_bytes = len(envelope.document) + beside
         if envelope.kind == REPLY and self._codec.says_nothing(envelope):  # as for many calls
             call.future.try_set_result(None)
             return

@@ -28,7 +28,7 @@ from telegrad.rpc.call.admission import ASK, UNASKED_PART, WITHDRAW
 from telegrad.rpc.call.call_errors import is_loss, left_error, not_admitted, overdue, timed_out
 from telegrad.rpc.call.call_life import Action, CallLife, Do
 from telegrad.rpc.call.codec import MessageCodec, Sealed
-from telegrad.rpc.call.pending_call import WHERE, Again, PendingCall, State, words
+from telegrad.rpc.call.pending_call import WHERE, Again, PendingCall, State, outcome_of, words
 from telegrad.rpc.call.serving import CALL, CANCEL, EXPIRE
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.pool.deadlines import Deadlines
@@ -113,22 +113,22 @@ class Delivery:
         Raises:
             EncodeError: The call is too big for an envelope; nothing was sent and nothing waits.
         """
-        envelope, peer, left = sealed.envelope, call.peer, call.limit
-        if call.number:
+        envelope, peer, left, facts = sealed.envelope, call.peer, call.limit, call.record.facts
+        if again := call.number:
             left -= call.elapsed
         else:
             call.number, call.withdraw = self.life.requests.draw(), self.cancel
-            if call.record.facts is not None:
-                call.record.facts.begin(envelope)
         envelope.call, envelope.time_left = call.number, left if left > 0.0 else 0.0
-        size = None
-        if root:
-            size = len(envelope.document)  # headers are small by nature
-            if envelope.externals:
-                size += envelope.beside()
+        size = len(envelope.document)  # headers are small by nature
+        if envelope.externals:
+            size += envelope.beside()
+        if facts is not None:
+            facts.request_bytes = size
+            if not again:
+                facts.begin()
         # The call is entered before it is posted: its reply may be here before `post` returns.
         with critical.section, self.lock:
-            do = self.life.send(call, sealed, size)
+            do = self.life.send(call, sealed, size if root else None)
         # A reply, or a cancellation, may have come before there is a deadline to cancel. That one
         # then finds the call over and does nothing.
         if left <= SOON_SECONDS and call.deadline is None:
@@ -147,7 +147,7 @@ class Delivery:
             if call.state is State.GIVEN_UP or self.life.closed:  # perhaps before it was posted
                 self._tell(call, peer, CANCEL)
         elif do is Do.ASK:
-            self.carry_out([Action(do, call, peer, State.WAITING, size=size or 0)], None)
+            self.carry_out([Action(do, call, peer, State.WAITING, size=size)], None)
         elif do is not None:
             sealed.take_back()
             if do is Do.END:
@@ -157,7 +157,7 @@ class Delivery:
         """Enters a call whose callee is known as lost, and which waits for its return."""
         call.number, call.withdraw = self.life.requests.draw(), self.cancel
         if call.record.facts is not None:
-            call.record.facts.begin(None)
+            call.record.facts.begin()
         with critical.section, self.lock:
             actions = self.life.send_away(call)
         self.carry_out(actions, _Why(self.closed_error() if self.life.closed else loss))
@@ -326,6 +326,8 @@ class Delivery:
         def explained() -> None:
             raise explain(fresh)
 
+        if call.record.facts is not None:
+            call.record.facts.expected = outcome_of(fresh)
         call.future._try_set_thunk(explained, fails=True)
 
     # The calls that wait for the return of their callee.

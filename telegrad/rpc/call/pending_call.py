@@ -40,6 +40,11 @@ _OUTCOMES: Final = (
 )
 
 
+def outcome_of(error: BaseException) -> Outcome:
+    """Returns the outcome of a call that this end fails with an error."""
+    return next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
+
+
 @dataclass(slots=True, eq=False)
 class Again:
     """The means to send a call again when its callee was lost, for one that may run twice.
@@ -113,11 +118,10 @@ class PendingCall(Driven):
         """Tells the observers: its future was completed."""
         facts, error = self.record.facts, self.future._error
         assert facts is not None
-        if error is None:
-            outcome = Outcome.ERROR if self.future._fails else Outcome.VALUE
+        if self.future._fails:  # first: a thread that decodes the failure may have set the error
+            facts.end(facts.expected or Outcome.ERROR)
         else:
-            outcome = next((o for kind, o in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
-        facts.end(outcome)
+            facts.end(Outcome.VALUE if error is None else outcome_of(error))
 
     @property
     def phase(self) -> CallPhase:

@@ -165,7 +165,9 @@ class Serving:
             expired = self._early.pop(key, None) if self._early else None
         if self._observers:
             record.facts = CallFacts(kind, caller, True, now, call, self._observers)
-            record.facts.begin(envelope)
+            beside = envelope.beside() if envelope.externals else 0
+            record.facts.request_bytes = len(envelope.document) + beside
+            record.facts.begin()
         if expired is not None:
             call.cancelled, call.expired = True, expired
         if count > self._most_calls:
@@ -262,7 +264,7 @@ class Serving:
         """Serves a call in the pool, inside the Context in which the function runs."""
         enter_served_call(call)
         if call.cancelled or call.deadline <= time.monotonic():
-            name_call(call, envelope.document)
+            name_call(call, envelope.document)  # for the words of the error
             self._refuse(call, envelope, call.given_up())
             return
         if envelope.failure is not None:  # its document may be missing, too
@@ -412,8 +414,9 @@ class Serving:
         sealed.envelope.call = call.number
         facts = call.record.facts
         if facts is not None:  # first: a caller that has the reply finds it told
-            facts.reply = sealed.envelope
-            facts.end(Outcome.VALUE if sealed.envelope.kind == REPLY else call.failed())
+            reply = sealed.envelope
+            facts.reply_bytes = len(reply.document) + (reply.beside() if reply.externals else 0)
+            facts.end(Outcome.VALUE if reply.kind == REPLY else call.failed())
         try:
             self._post(call.caller, sealed.envelope)
         except (WorkerLostError, UnknownWorkerError):

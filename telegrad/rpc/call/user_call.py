@@ -19,7 +19,7 @@ from telegrad.rpc.functions import is_async_execution
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.policy.bounds import check_call
 from telegrad.types import WorkerInfo
-from telegrad.wire import Encoded, FunctionRef, names, read_head, register_refusal
+from telegrad.wire import Encoded, FunctionRef, escaped, names, read_head, register_refusal
 
 NO_CALL = "the body of a call is not {func: str, args: list, kwargs: dict}, in this order"
 
@@ -249,7 +249,7 @@ def admit_function(
     name, script = head.get("func"), head.get("script", "")
     if type(name) is not str or type(script) is not str:
         raise DecodeError(NO_CALL)
-    call.record.function = name
+    call.record.function = escaped(name, most=names.MAX_NAME_LENGTH)
     return name, resolve(name, script=script, caller=call.caller)
 
 
@@ -258,10 +258,9 @@ def name_call(call: ServedCall, document: bytes) -> None:
     with contextlib.suppress(DecodeError):
         head = read_head(document, ARGUMENTS)
         name, method = head.get("func"), head.get("method")
-        if isinstance(name, str):
-            call.record.function = name
-        elif isinstance(method, str):
-            call.record.function = f"RRef.{method}"
+        if not isinstance(name, str):
+            name = f"RRef.{method}" if isinstance(method, str) else call.kind
+        call.record.function = escaped(name, most=names.MAX_NAME_LENGTH)
 
 
 def read_arguments(payload: object, name: str) -> tuple[list[Any], dict[str, Any]]:

@@ -40,7 +40,7 @@ from telegrad.rpc.rref.protocol import RRefId, rref_id
 from telegrad.rpc.rref.table import Reference, RRefRegistry
 from telegrad.rpc.rref.value import name_of_class, word_of
 from telegrad.types import WorkerInfo
-from telegrad.wire import read_head
+from telegrad.wire import escaped, names, read_head
 
 # -- the method of an RRef's value that a request names, and the caller's permission -------------
 #
@@ -243,7 +243,7 @@ class RRefServing:
         name, rref = head.get("method"), _read_rref(self._registry, head.get("rref"))
         if not isinstance(name, str):
             raise DecodeError("the body of a method call is not {rref, method, args, kwargs}")
-        call.record.function = f"RRef.{name}"
+        call.record.function = escaped(f"RRef.{name}", most=names.MAX_NAME_LENGTH)
         if name[:1] == "_" and (reads or name != "__call__"):
             refused = CallRefusedError(
                 f"{name[:500]!r} begins with an underscore and is not had of an RRef's value "

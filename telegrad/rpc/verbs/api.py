@@ -303,7 +303,7 @@ def rpc_sync(
     else:
         future = call_again(agent, to, func, args, kwargs, timeout, retry=retry)
     try:
-        return future.wait()
+        return future.wait()  # as `wait_or_cancel`, with one frame less
     except BaseException as error:
         future.cancel()
         cut_own_frames(error)

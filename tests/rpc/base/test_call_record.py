@@ -14,11 +14,12 @@ import pytest
 from hypothesis import strategies as st
 
 from telegrad import rpc
-from telegrad.errors import TelegradError
-from telegrad.rpc.seams import CallFacts, CallPhase, Outcome, current_agent
+from telegrad.errors import CallRefusedError, EncodeError, TelegradError, WorkerLostError
+from telegrad.rpc.seams import CALL, CallFacts, CallPhase, Outcome, current_agent
 from telegrad.testing import Cluster
 from tests.repeated import on_examples
 from tests.rpc import remote_code as code
+from tests.rpc.base.interceptors import Undone
 
 Ends = list[tuple[str, Outcome | None]]
 
@@ -153,6 +154,48 @@ def test_both_ends_name_the_function_and_the_outcome(
         cluster.call(0, ACTIONS[name])
     assert logs[0].ends(served=False) == [(there, outcomes[0])]
     assert logs[1].ends(served=True) == [(there, outcomes[1])]
+
+
+def test_the_end_of_a_call_through_a_reference_is_the_loss_of_its_owner() -> None:
+    with Cluster(2) as cluster:
+        log = cluster.call(0, watch)
+        rref = cluster.call(0, rpc.remote, 1, code.hold, ("value",))
+        value = cluster.call(0, rref.rpc_async)
+        held = value.upper()
+        cluster.kill(1)
+        with pytest.raises(WorkerLostError):
+            held.wait()
+    assert {outcome for _, outcome in log.ends(served=False)} == {Outcome.LOST}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_message_with_too_much_beside_it_is_an_error_at_the_end_that_sends_it(rank: int) -> None:
+    def fill() -> None:
+        current_agent().codec.add(Undone(bulky=rank == 1))
+
+    with Cluster(2) as cluster:
+        logs = cluster.run(watch)
+        cluster.call(rank, fill)
+        with pytest.raises(EncodeError):
+            cluster.call(0, rpc.rpc_sync, 1, code.who)
+    assert logs[0].ends(served=False) == [("tests.rpc.remote_code:who", Outcome.ERROR)]
+    assert [len(each.begun) == len(each.ended) for each in logs] == [True, True]
+
+
+def test_the_words_of_a_caller_have_no_line_ends_and_a_bounded_length() -> None:
+    def lie() -> None:
+        payload = {"func": "m:f\n" + "x" * 9000, "args": [], "kwargs": {}}
+        agent = current_agent()
+        with pytest.raises(CallRefusedError):
+            agent.calling.send(agent.members.find(1), CALL, payload, function="f").wait()
+
+    with Cluster(2) as cluster:
+        log = cluster.call(1, watch)
+        cluster.call(0, lie)
+    (facts,) = log.ended
+    assert facts.function.startswith("m:f")
+    assert facts.function.isprintable()
+    assert len(facts.function) < 600
 
 
 class Unreadable:
