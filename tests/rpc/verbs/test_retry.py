@@ -8,6 +8,7 @@ import operator
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -174,8 +175,9 @@ def test_a_call_whose_callee_comes_back(
 
 @pytest.mark.parametrize("lost_before", [False, True])
 def test_the_arguments_are_those_of_the_call(job: Job, lost_before: bool) -> None:
-    """References, too, travel again."""
-    array = np.arange(5.0)
+    """References, too, travel again; for an observer it is one call."""
+    array, observer = np.arange(5.0), mock.Mock()
+    job.agents[0].observe(observer)
     with seams.use_agent(job.agents[0]), rpc.RRef(2.0) as factor:
         if lost_before:
             known_as_lost(job, 1)
@@ -189,6 +191,10 @@ def test_the_arguments_are_those_of_the_call(job: Job, lost_before: bool) -> Non
         gates("total").set()
         job.rejoin(1)
         assert future.wait() == 20.0
+    for told in (observer.on_begin, observer.on_end):
+        (facts,) = [call.args[0] for call in told.call_args_list if not call.args[0].served]
+    assert facts.outcome is seams.Outcome.VALUE
+    assert facts.request_bytes > array.nbytes
 
 
 def test_two_attempts_may_run_at_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
