@@ -103,7 +103,7 @@ class CallFacts:
     peer: WorkerInfo
     served: bool
     began: float
-    _end: CallEnd | None  # the record of this end refers to these facts, and not for ever back
+    _end: CallEnd | None  # None after the end: it refers to these facts, and would make a circle
     _observers: Sequence[CallObserver]
     request_bytes: int = 0
     reply_bytes: int = 0

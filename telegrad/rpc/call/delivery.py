@@ -114,7 +114,7 @@ class Delivery:
             EncodeError: The call is too big for an envelope; nothing was sent and nothing waits.
         """
         envelope, peer, left, facts = sealed.envelope, call.peer, call.limit, call.record.facts
-        if again := call.number:
+        if was_sent := call.number:
             left -= call.elapsed
         else:
             call.number, call.withdraw = self.life.requests.draw(), self.cancel
@@ -124,7 +124,7 @@ class Delivery:
             size += envelope.beside()
         if facts is not None:
             facts.request_bytes = size
-            if not again:
+            if not was_sent:
                 facts.begin()
         # The call is entered before it is posted: its reply may be here before `post` returns.
         with critical.section, self.lock:

@@ -46,11 +46,8 @@ def read_end(body: object) -> tuple[int, dict[str, object] | None]:
 
 
 def size_of(envelope: Envelope) -> int:
-    """Returns how much an item takes of the window, headers left out."""
-    size = len(envelope.document) + len(envelope.externals)
-    for buffer in envelope.buffers:
-        size += memoryview(buffer).nbytes
-    return size
+    """Returns the bytes that an item takes of the window, headers left out."""
+    return len(envelope.document) + envelope.beside()
 
 
 def write_item(envelope: Envelope, stream: int, number: int, size: int) -> None:
