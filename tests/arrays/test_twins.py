@@ -19,6 +19,7 @@ SHAPES = npst.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4)
 NAMES = ["sum", "prod", "max", "min", "nanmax", "nanmin", "mean", "var", "std"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 def test_reductions(name: str, data: st.DataObject) -> None:

@@ -57,6 +57,7 @@ def x_leaf() -> Any:
     return tensor(X, requires_grad=True)
 
 
+@pytest.mark.long
 @given(PROGRAMS, st.booleans(), st.booleans(), st.sampled_from([plainly, tg.recompute]))
 def test_programs_have_the_gradients_that_they_have_without_it(
     program: Any, leaf: bool, around_gradients: bool, run: Any

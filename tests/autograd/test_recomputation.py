@@ -138,6 +138,7 @@ def compiled(run: Any, program: Any, w: Any, counts: list[float]) -> Any:
     }[program]
 
 
+@pytest.mark.long
 @given(PROGRAMS, st.booleans())
 def test_parts_within_parts_to_any_depth(program: Any, leaf: bool) -> None:
     """Whichever part a backward meets first, at whichever depth, and whatever a part counts."""
@@ -324,6 +325,7 @@ def at_line(number: int, start: Callable[[], Any], run: Callable[[], Any]) -> An
         sys.settrace(None)
 
 
+@pytest.mark.long
 def test_another_threads_backward_that_begins_at_any_line_of_one() -> None:
     """A part within a part: one thread may meet a node that the other one has just moved."""
 

@@ -95,6 +95,7 @@ EXCHANGES = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KIND)
 @given(
     st.lists(
@@ -119,6 +120,7 @@ def test_a_backend(
         check(job, verb, op, arrays_for(N, size, dtype, seed), root, wanted_type)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", KIND)
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MIN])
 def test_long_arrays(kind: str, op: ReduceOp) -> None:
@@ -167,6 +169,7 @@ def arguments(r: int, arrays: list[Array], parts: list[list[Array]]) -> dict[str
     }
 
 
+@pytest.mark.few(13)
 @pytest.mark.parametrize("kind", KIND)
 @pytest.mark.parametrize("verb", [*IN_PLACE, *EXCHANGES])
 def test_no_rank_returns_before_all_have_come(kind: str, verb: str) -> None:

@@ -103,6 +103,7 @@ async def asks_on_a_loop(loss: rpc.RRef[Tensor], context_id: int) -> None:
 ASKS = [by_its_creator, by_its_owner, by_another, as_the_only_root, from_a_loop]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("ask", ASKS, ids=lambda ask: ask.__name__)
 @pytest.mark.parametrize("owner", ["worker0", "worker1"])
 def test_gradients_equal_local_ones_whoever_asks(cluster: Cluster, owner: str, ask: Ask) -> None:

@@ -64,6 +64,7 @@ def joined(lines: list[str]) -> str:
 # Whole jobs ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_without_arguments_it_checks_this_host(start: Start, tmp_path: Path) -> None:
     code, lines = start("--json", tmp_path / "report.json").finish()
     assert code == 0, lines
@@ -81,6 +82,7 @@ def test_without_arguments_it_checks_this_host(start: Start, tmp_path: Path) -> 
     assert "past gRPC" in joined(lines)
 
 
+@pytest.mark.long
 def test_two_hosts_both_print_the_report(start: Start) -> None:
     port = unused_port()
     runs = [start(*node(0, port)), start(*node(1, port, "--nproc-per-node", 2, "--no-listen"))]

@@ -49,6 +49,7 @@ def refuse(caller: WorkerInfo, module: str, qualname: str) -> bool:
     raise AssertionError(f"the policy was asked for {module}:{qualname}")
 
 
+@pytest.mark.long
 def test_a_sound_job_is_told_pair_by_pair(job: Job) -> None:
     report = job.on(1, doctor.examine)
     assert report.ok, str(report)
@@ -175,6 +176,7 @@ def test_a_question_takes_so_long_and_no_longer(job: Job, monkeypatch: pytest.Mo
     assert limits == [1.0, doctor_probe.LONGEST_QUESTION]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("lie", [{"cores": float("inf")}, {"endpoints": 1}, [], None])
 @pytest.mark.usefixtures("small_arrays")
 def test_a_worker_that_answers_garbage_is_a_silent_one(
@@ -226,6 +228,7 @@ def said_by(monkeypatch: pytest.MonkeyPatch, name: str, lie: dict[str, Any]) -> 
     monkeypatch.setattr(DoctorProbe, "facts", lies)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.usefixtures("small_arrays")
 def test_what_a_worker_says_forges_no_line(
@@ -265,6 +268,7 @@ def test_reasons_name_the_worker_that_gives_them(job: Job, monkeypatch: pytest.M
         assert not evil or re.search(r"'w[012]' says( that it cannot reach 'w1')?: $", before)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_arrays")
 def test_an_answer_without_end_is_not_read(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading 50 MB took so long that the others gave up the worker that read."""

@@ -294,6 +294,7 @@ MAKERS = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("first", [True, False])
 def test_a_step_without_memory_writes_nothing(
@@ -394,6 +395,7 @@ def bucket_without_memory(xp: Any, hook: Any) -> set[str]:
     return named
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hook", [None, int8_compress_hook])
 def test_a_bucket_that_finds_no_memory_is_named(xp: Any, hook: Any) -> None:
     with Cluster(1) as cluster:

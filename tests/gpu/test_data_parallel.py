@@ -69,6 +69,7 @@ def on_one_worker() -> list[Any]:
     return [parameter.data for parameter in model.parameters()]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bucket_bytes", [1, 400, 25 * 2**20])
 def test_training_is_that_of_one_worker(cluster: Cluster, bucket_bytes: int) -> None:
     first, second = cluster.run(train, bucket_bytes)

@@ -78,6 +78,7 @@ def test_without_cupy_it_says_what_to_install(tmp_path: Path) -> None:
     assert "pip install '.[cuda13x]'" in done.stderr
 
 
+@pytest.mark.long
 def test_every_case_runs_and_is_timed(xp: Any) -> None:
     found = gpu_timing.measure(xp, SMALL)
     names = [row["what"] for row in found["rows"]]
@@ -97,6 +98,7 @@ def test_every_case_runs_and_is_timed(xp: Any) -> None:
     assert script.timing_table({"error": "it broke"}) == "no timings: it broke"
 
 
+@pytest.mark.long
 def test_fused_kernels_are_timed(xp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WARM_UP", "SECONDS", "FEWEST"):
         monkeypatch.setattr(gpu_timing, name, int(name == "FEWEST"))
@@ -140,6 +142,7 @@ def test_reductions_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row["host"] > 0 and row["shared"] > 0 for row in rows)
 
 
+@pytest.mark.long
 def test_training_steps_are_timed(xp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_steps, "SECONDS", 0.0)
     monkeypatch.setattr(gpu_steps, "FEWEST", 1)
@@ -150,6 +153,7 @@ def test_training_steps_are_timed(xp: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert all(row["ours"]["wall"] >= row["ours"]["host"] > 0 for row in rows)
 
 
+@pytest.mark.long
 def test_training_steps_that_compute_another_loss_or_fail_say_so(
     xp: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

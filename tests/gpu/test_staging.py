@@ -53,6 +53,7 @@ def test_bytes_there_and_back(xp: Any, size: int) -> None:
     assert back.flags.owndata
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("dtype", [np.float64, np.complex64, np.int16, np.bool_])
 def test_shapes_orders_and_dtypes(xp: Any, dtype: Any) -> None:
@@ -221,6 +222,7 @@ def gradients(xp: Any) -> None:
             assert on_gpu(dist_autograd.get_gradients(context)[x])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("program", [calls, collectives, gradients])
 def test_no_path_goes_by_memory_that_is_not_pinned(
     stand_in_alone: Any, program: Callable[[Any], None]

@@ -161,6 +161,7 @@ def train(
     return model
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_a_training_step_does_not_wait(xp: Any, kind: str) -> None:
     expected = train(kind, "cpu").state_dict()
@@ -170,7 +171,7 @@ def test_a_training_step_does_not_wait(xp: Any, kind: str) -> None:
 
 @pytest.mark.parametrize("bad", range(3))
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.few(5)
+@pytest.mark.few(1)
 def test_a_step_that_overflows_changes_nothing_and_does_not_wait(
     xp: Any, kind: str, bad: int
 ) -> None:
@@ -517,6 +518,7 @@ def train_with_uneven_inputs(hook: CommHook | None, device: str) -> list[Any]:
         return [host(each) for each in found]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "hook",
     [

@@ -22,6 +22,7 @@ def programs_of(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 
 
+@pytest.mark.long
 def test_training_goes_on_from_a_checkpoint(programs: Programs) -> None:
     (program,) = programs_of("checkpoints.md")
     script = programs.script(program, "resume.py")
@@ -34,6 +35,7 @@ def test_training_goes_on_from_a_checkpoint(programs: Programs) -> None:
         assert [line for line in output.splitlines() if line.startswith("[0]")] == shown
 
 
+@pytest.mark.long
 def test_processes_take_tasks_from_a_store(programs: Programs) -> None:
     (program,) = programs_of("stores.md")
     output = programs.run(["python", programs.script(program, "tasks.py")])
@@ -41,6 +43,7 @@ def test_processes_take_tasks_from_a_store(programs: Programs) -> None:
     assert f"    {output}" in (DOCS / "stores.md").read_text()
 
 
+@pytest.mark.long
 def test_a_web_service_has_its_workers_compute(programs: Programs) -> None:
     scoring, service = programs_of("web-service.md")
     programs.script(scoring, "scoring.py")
@@ -86,6 +89,7 @@ def commands_of(page: str) -> list[str]:
     return re.findall(r"```sh\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 
 
+@pytest.mark.long
 def test_a_launcher_of_ones_own_starts_workers(programs: Programs) -> None:
     hello, *_ = programs_of("launchers.md")
     *_, loop = commands_of("launchers.md")
@@ -95,6 +99,7 @@ def test_a_launcher_of_ones_own_starts_workers(programs: Programs) -> None:
     assert sorted(greetings) == ["worker0 greets worker1", "worker1 greets worker0"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed")
 def test_mpirun_starts_workers(programs: Programs) -> None:
     hello, *_ = programs_of("launchers.md")
@@ -150,6 +155,7 @@ VARIABLE = re.compile(
 )
 
 
+@pytest.mark.long
 def test_the_page_of_operations_lists_every_variable_that_the_code_names() -> None:
     words = set()
     for path in (DOCS.parent / "telegrad").rglob("*.py"):

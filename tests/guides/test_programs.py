@@ -18,6 +18,7 @@ def blocks(text: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("page", "name"),
     [
@@ -49,6 +50,7 @@ def rank(line: str) -> str:
     return line[: line.index("]")]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("page", "count"),
     [("autograd.md", 5), ("sparse.md", 3), ("extend.md", 4), ("nn.md", 2), ("optim.md", 2)],

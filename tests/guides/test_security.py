@@ -76,6 +76,7 @@ def test_the_depth_that_a_sender_refuses_is_told() -> None:
             encode(make(value))
 
 
+@pytest.mark.long
 def test_the_program_runs_with_certificates(programs: Programs) -> None:
     found = re.search(r"```python\n(\"\"\"scorer\.py.*?)```", GUIDE, re.DOTALL)
     assert found

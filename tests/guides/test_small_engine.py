@@ -26,6 +26,7 @@ NAME = "small_engine"  # of the module, by which workers name its functions
 Call: TypeAlias = tuple[int, int, int, int]
 
 
+@pytest.mark.long
 def test_the_program_prints_what_the_page_shows(programs: Programs) -> None:
     script = programs.script(PROGRAM, "small_engine.py")
     output = programs.run(["telegrad", "run", "--nproc-per-node", "2", script])
@@ -105,6 +106,7 @@ def small_gradients(name: str, calls: list[Call], arrays: list[Any]) -> list[Any
         return [context.gradients.get(each.node) for each in leaves]
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(
     st.lists(

@@ -57,6 +57,7 @@ def wait_for_decision() -> str:
     return decisions()[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["tcps", pytest.param("tcp", marks=pytest.mark.long)])
 def test_they_are_used_where_nothing_is_said(
     make_hosts: MakeHosts, programs: Programs, scheme: str
@@ -86,6 +87,7 @@ def test_where_one_has_none_calls_go_over_grpc(
         ended_well(job)
 
 
+@pytest.mark.long
 def test_a_firewall_before_them_delays_nothing(make_hosts: MakeHosts, programs: Programs) -> None:
     """It drops what it does not let in, without a word, and arrays are there before that is known."""
     hosts = make_hosts(2)

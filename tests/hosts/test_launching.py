@@ -73,6 +73,7 @@ def check_met(programs: list[Program], size: int) -> str:
     return output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("workers", "family"),
     [

@@ -28,7 +28,7 @@ def start(
 
 
 @pytest.mark.parametrize("family", [4, 6])
-@pytest.mark.few(1)
+@pytest.mark.long
 def test_workers_of_two_hosts_meet(
     make_hosts: MakeHosts, programs: Programs, family: Literal[4, 6]
 ) -> None:

@@ -122,6 +122,7 @@ def environment(certs: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 def test_a_whole_job_proves_its_names(certs: Path, programs: Programs) -> None:
     main(["certs", "init"])
     main(["certs", "issue", "coordinator", "worker0", "worker1"])
@@ -131,6 +132,7 @@ def test_a_whole_job_proves_its_names(certs: Path, programs: Programs) -> None:
     assert "worker1 got 600000" in output
 
 
+@pytest.mark.long
 def test_the_worker_that_hosts_the_coordinator_answers_to_that_name(
     certs: Path, programs: Programs
 ) -> None:
@@ -148,6 +150,7 @@ def test_the_worker_that_hosts_the_coordinator_answers_to_that_name(
         assert "got 600000" in worker.wait()
 
 
+@pytest.mark.long
 def test_a_job_beyond_loopback_encrypts_by_itself(programs: Programs) -> None:
     """Each worker makes a certificate at its start; nothing has to be set up but the token."""
     found = [each.address for each in interfaces() if ":" not in each.address]

@@ -60,6 +60,7 @@ def only_names_of_all(caller: rpc.WorkerInfo, module: str, qualname: str) -> boo
     return caller.name == "me" and module == __name__ and qualname == "names_of_all"
 
 
+@pytest.mark.long
 def test_a_function_decides_what_may_be_called_on_them() -> None:
     options = dataclasses.replace(OPTIONS, callables=only_names_of_all)
     with rpc.init_rpc("me", options=options), LocalWorkers(1) as workers:
@@ -88,6 +89,7 @@ class Counter:
         return self.n
 
 
+@pytest.mark.long
 def test_they_serve_and_end_and_come_again(
     agent: rpc.Agent, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,6 +183,7 @@ def test_nothing_is_imported_on_the_loop() -> None:
         assert list(channel.messages()) == []
 
 
+@pytest.mark.long
 def test_a_killed_worker_fails_its_calls_alone(
     agent: rpc.Agent, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,6 +215,7 @@ def leave_the_world() -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.long
 def test_a_notebook_is_rank_0_of_a_world_of_its_workers(agent: rpc.Agent) -> None:
     """The program has joined a job of one, and says how many it means now.
 
@@ -242,6 +246,7 @@ def start_in_a_session_of_its_own() -> int:
     return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
 
 
+@pytest.mark.long
 def test_what_a_worker_has_detached_does_not_hold_up_the_close(agent: rpc.Agent) -> None:
     """It keeps the worker's output open, whose end was waited for."""
     workers = LocalWorkers(1)
@@ -467,6 +472,7 @@ def test_an_interrupt_of_the_start_leaves_nothing(script: Callable[..., Program]
     wait_until_gone(pids(program))
 
 
+@pytest.mark.long
 def test_under_telegrad_run(programs: Programs) -> None:
     """Every worker of the job knows those on top, and any of them may start some."""
     path = programs.script(
@@ -575,6 +581,7 @@ run("print('end')")
 """
 
 
+@pytest.mark.long
 def test_a_notebook_hears_once_that_workers_have_a_module_as_it_was(programs: Programs) -> None:
     """Also a module that another one has imported there; not one that only the notebook has."""
     script = programs.script(CELLS_OF_AN_EDITOR)

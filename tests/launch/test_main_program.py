@@ -92,7 +92,7 @@ def check(programs: Programs, place: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-@pytest.mark.few(2)
+@pytest.mark.long
 def test_its_functions_can_be_called(programs: Programs, place: Path, form: str) -> None:
     check(programs, place, form)
 

@@ -138,5 +138,6 @@ def test_a_healthy_run_prints_what_the_user_printed(tmp_path: Path, case: str) -
     check(tmp_path, script, ["-m", "telegrad", "run", "--nproc-per-node", "2"], expected)
 
 
+@pytest.mark.long
 def test_a_program_with_local_workers_prints_what_the_user_printed(tmp_path: Path) -> None:
     check(tmp_path, LOCAL, [], ["6 8"])

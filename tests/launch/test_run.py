@@ -237,6 +237,7 @@ def test_the_others_end_when_one_fails(tmp_path: Path) -> None:
         wait_until_gone(started.pids())
 
 
+@pytest.mark.long
 def test_nobody_waits_for_a_rank_that_has_ended_without_joining(run: Callable[..., Run]) -> None:
     code, lines = run(
         "if os.environ['RANK'] == '1':\n"

@@ -58,6 +58,7 @@ def start(tmp_path: Path) -> Iterator[StartNodes]:
         each.close()
 
 
+@pytest.mark.long
 def test_ranks_go_by_node_and_all_are_one_job(start: StartNodes) -> None:
     script = (
         "rpc.init_rpc()\n"
@@ -94,6 +95,7 @@ def test_each_host_first_says_what_it_lacks_itself(tmp_path: Path, node: int) ->
     assert "needs the package cryptography; run: pip install cryptography" in line
 
 
+@pytest.mark.long
 def test_a_failure_on_one_host_ends_the_job_on_all_and_is_named_there(start: StartNodes) -> None:
     """The other one fails as well, since it calls the first: it is not the one to be named."""
     script = (
@@ -133,7 +135,7 @@ def test_a_rank_that_ended_elsewhere_without_joining_is_waited_for_by_nobody(
 
 
 @pytest.mark.parametrize("node", [0, 1])
-@pytest.mark.few(1)
+@pytest.mark.long
 def test_ctrl_c_on_any_host_interrupts_all(start: StartNodes, node: int) -> None:
     runs = start(WAIT, 1, 1)
     for run in runs:

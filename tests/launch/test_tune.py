@@ -19,6 +19,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_it_writes_a_table_that_a_job_takes(
     programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

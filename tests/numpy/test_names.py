@@ -48,6 +48,7 @@ def test_names_and_signatures_are_numpys(theirs: Any, ours: Any) -> None:
         assert inspect.signature(here) == expected, name
 
 
+@pytest.mark.few(58)
 @pytest.mark.parametrize("function", RULED, ids=lambda f: f.__name__)
 def test_what_a_rule_knows_is_numpys(function: Any) -> None:
     """Its arguments and options have NumPy's names, and NumPy's defaults unless those say nothing."""

@@ -40,6 +40,7 @@ def program(name: str) -> tuple[str, str]:
     return found[1], "".join(f"{line.strip()}\n" for line in found[2].splitlines())
 
 
+@pytest.mark.long
 def test_the_training_step_prints_what_the_guide_shows(programs: Programs) -> None:
     text, shown = program("step.py")
     script = programs.script(text, "step.py")

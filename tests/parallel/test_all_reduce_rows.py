@@ -56,6 +56,7 @@ def reduce_rows(case: Case) -> tuple[bytes, bytes]:
     return total.rows.tobytes(), total.values.tobytes()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_rows_are_added(n: int) -> None:
     with Cluster(n) as cluster:

@@ -33,6 +33,7 @@ def test_a_bucket_is_closed_only_by_what_does_not_fit(slots: list[Slot], limit: 
             assert size + slots[following[0]].nbytes > limit
 
 
+@pytest.mark.long
 @given(SOME_SPARSE, st.integers(1, 200), st.data())
 def test_buckets_hold_every_parameter_once_in_the_order_in_which_gradients_come(
     slots: list[Slot], limit: int, data: st.DataObject
@@ -84,6 +85,7 @@ def test_dtypes_are_filled_side_by_side() -> None:
     assert found == [(b, (3, 1)), (a, (2, 0))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [np.empty, pytest.param(shared_empty, marks=needs_memory)])
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=20))
 def test_memory_is_used_again_once_no_array_lies_in_it(

@@ -136,6 +136,7 @@ def send_gradients() -> None:
     dist.barrier()
 
 
+@pytest.mark.long
 def test_a_gradient_that_was_sent_keeps_its_values() -> None:
     """The memory of a bucket is shared for reductions alone: a call sends a copy."""
     with Cluster(2, processes=True) as cluster:
@@ -581,6 +582,7 @@ def backward_after_a_change(change: Callable[[Net, int], None], in_context: bool
         close(net.state_dict(), whole.state_dict())
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("in_context", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_on_every_rank_is_taken_in(
@@ -600,6 +602,7 @@ def change_one_rank(change: Callable[[Net, int], None]) -> str:
     return str(caught.value)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -685,6 +688,7 @@ def join_after_a_change(change: Callable[[Net, int], None]) -> dict[str, Array]:
     return model.state_dict()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_rank_without_inputs_takes_a_change_in(
     cluster: Cluster, change: Callable[[Net, int], None]
@@ -756,6 +760,7 @@ def failing_at_once() -> None:
             loss_of(model(part(group.rank))).backward()
 
 
+@pytest.mark.long
 def test_a_failure_does_not_touch_the_constructor_before_it(cluster: Cluster) -> None:
     cluster.run(failing_at_once)
 

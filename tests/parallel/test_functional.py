@@ -177,6 +177,7 @@ def over_all(number: float) -> float:
     return float(sums)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("name", functional.__all__)
 @pytest.mark.parametrize(

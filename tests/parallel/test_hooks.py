@@ -268,6 +268,7 @@ def trained_in_two_stages(second: Any, own_group: bool) -> list[list[Array]]:
     return found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("second", "own_group"),
     [
@@ -319,6 +320,7 @@ def killed_in_a_hook() -> str:
     return str(caught.value)
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_in_a_hook_fails_backward_on_the_others() -> None:
     with Cluster(N, processes=True) as cluster, ThreadPoolExecutor(N) as pool:
         running = [pool.submit(cluster.call, r, killed_in_a_hook) for r in range(N)]

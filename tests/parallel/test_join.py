@@ -111,7 +111,7 @@ def all_uneven(run: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("run", [None, recompute], ids=["run", "recomputed"])
-@pytest.mark.few(1)
+@pytest.mark.long
 def test_the_last_model_is_that_of_the_ranks_with_most_inputs(cluster: Cluster, run: Any) -> None:
     assert len({tuple(each) for each in cluster.run(all_uneven, run)}) == 1
 
@@ -242,6 +242,7 @@ def killed_in_a_block() -> str:
     return "no error"
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_in_a_block_fails_the_others() -> None:
     with Cluster(N, processes=True) as cluster, ThreadPoolExecutor(N) as pool:
         running = [pool.submit(cluster.call, r, killed_in_a_block) for r in range(N)]

@@ -41,6 +41,7 @@ def train(rank: int, sums: Array, own: Array, options: dict[str, Any]) -> None:
     sys.stderr.write("to the other\n")
 
 
+@pytest.mark.long
 @needs_memory
 def test_the_processes_form_a_job_and_share_memory_that_can_be_shared(
     capsys: pytest.CaptureFixture[str],
@@ -69,6 +70,7 @@ def meet(rank: int, times: Array, barrier: Array) -> None:
     times.view(np.int8)[...] = 1
 
 
+@pytest.mark.long
 @needs_memory
 def test_two_arrays_over_one_piece_of_memory_and_calls() -> None:
     memory = shared_empty(8, np.int64)
@@ -102,6 +104,7 @@ def fail(rank: int, how: str) -> None:
     dist.barrier()
 
 
+@pytest.mark.long
 def test_the_error_of_a_rank_is_raised_by_each_join_with_its_traceback() -> None:
     context = parallel.spawn(fail, ("raise",), nprocs=3, join=False)
     assert context is not None
@@ -124,7 +127,7 @@ def test_the_error_of_a_rank_is_raised_by_each_join_with_its_traceback() -> None
     ("how", "words"),
     [("kill", "was killed by SIGKILL"), ("exit", "failed with exit code 3")],
 )
-@pytest.mark.few(1)
+@pytest.mark.long
 def test_a_rank_that_ends_by_itself_is_named(how: str, words: str) -> None:
     context = parallel.spawn(fail, (how,), nprocs=3, join=False)
     assert context is not None
@@ -139,6 +142,7 @@ def succeed(rank: int) -> None:
     del rank
 
 
+@pytest.mark.long
 def test_a_program_that_reaps_its_children_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     context = parallel.spawn(succeed, nprocs=2, join=False)
     assert context is not None
@@ -187,6 +191,7 @@ def refuse(rank: int) -> None:
         dist.barrier()
 
 
+@pytest.mark.long
 def test_what_others_raise_since_a_rank_left_is_not_the_first_failure() -> None:
     with pytest.raises(Wrong, match="first"):
         parallel.spawn(refuse, nprocs=2)

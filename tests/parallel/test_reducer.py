@@ -307,6 +307,7 @@ CHANGES: dict[str, Callable[[Rank, int], Any]] = {
 }
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(
     changes=st.lists(st.tuples(st.sampled_from(sorted(CHANGES)), st.integers(0, 3)), max_size=6),

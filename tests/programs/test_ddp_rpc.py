@@ -20,6 +20,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("epochs", [1, pytest.param(None, marks=pytest.mark.long)])
 def test_the_trainers_learn_which_page_a_line_is_from(

@@ -150,6 +150,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_rounds_go_on_without_a_trainer_that_is_killed(programs: Programs) -> None:
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     server, *trainers = programs.ranks(programs.script(SHORT_AND_DEADLY), 4, env=one_thread)
@@ -164,6 +165,7 @@ def test_rounds_go_on_without_a_trainer_that_is_killed(programs: Programs) -> No
 # -- pipeline ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize(
     ("epochs", "least"), [(4, 60.0), pytest.param(None, 94.0, marks=pytest.mark.long)]

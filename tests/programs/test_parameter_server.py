@@ -47,6 +47,7 @@ def test_servers_and_trainers_must_be_all_workers(
 # -- modes ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("mode", "ahead"), [("synchronous", 1), ("bounded", STALENESS + 1), ("asynchronous", STEPS)]
 )

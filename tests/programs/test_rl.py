@@ -41,6 +41,7 @@ async def train_here(observers: int) -> rl.Episodes:
     return episodes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("goal", [80.0, pytest.param(195.0, marks=pytest.mark.long)])
 def test_the_agent_learns_to_balance_the_pole(goal: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rl, "GOAL", goal)
@@ -55,6 +56,7 @@ def rewards_on_workers() -> list[float]:
     return rl.train().rewards
 
 
+@pytest.mark.long
 def test_rewards_on_workers_are_those_without_a_network(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +102,7 @@ def size_of_png(path: Path) -> tuple[int, int]:
     return size[0], size[1]
 
 
+@pytest.mark.long
 def test_the_agent_goes_on_without_a_worker_that_is_killed(
     programs: Programs, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ def perplexities(output: str) -> list[float]:
     return [float(found) for found in re.findall(r"held-out text:? +(\d+\.\d+)", output)]
 
 
+@pytest.mark.long
 def test_perplexity_falls_and_the_model_writes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

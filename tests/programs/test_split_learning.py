@@ -34,6 +34,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize(
     ("epochs", "least"), [(3, 30.0), pytest.param(None, 85.0, marks=pytest.mark.long)]

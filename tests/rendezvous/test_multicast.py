@@ -270,6 +270,7 @@ ENDPOINTS = st.one_of(
 )
 
 
+@pytest.mark.long
 @given(WORDS, WORDS, ENDPOINTS)
 def test_a_datagram_is_read_as_it_was_written(job: str, nonce: str, endpoint: str) -> None:
     datagram = Datagram(job, nonce, endpoint)

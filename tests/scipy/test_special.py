@@ -101,6 +101,7 @@ def same(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(found.data, expected, rtol=1e-6 if found.dtype == "f4" else 1e-13)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
@@ -314,6 +315,7 @@ def test_without_a_tensor_it_is_scipy() -> None:
     assert ours.logsumexp([1.0, 2.0]) == special.logsumexp([1.0, 2.0])
 
 
+@pytest.mark.long
 def test_scipy_imported_after_a_miss_is_found() -> None:
     run(
         "import numpy as np, telegrad as tg\n"

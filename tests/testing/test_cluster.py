@@ -116,6 +116,7 @@ def test_an_exception_says_whose_it_is(cluster: Cluster) -> None:
     assert "raised on worker1 of the cluster" in caught.value.__notes__
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("processes", [False, True], ids=["agents", "processes"])
 def test_a_killed_worker_is_lost_to_the_others(processes: bool) -> None:
     RELEASE.clear()
@@ -155,6 +156,7 @@ def seed_of_my_network() -> int:
     return faulty_network().plan.seed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("processes", [False, True], ids=["agents", "processes"])
 def test_a_worker_finds_its_faulty_network(processes: bool) -> None:
     with Cluster(2, processes=processes, faults=FaultPlan(seed=5)) as cluster:
@@ -182,6 +184,7 @@ def test_an_error_over_a_faulty_network_says_the_seed() -> None:
         assert "FaultPlan(seed=77)" in caught.value.__notes__[-1]
 
 
+@pytest.mark.long
 def test_a_cluster_of_none_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one worker"):
         Cluster(0)

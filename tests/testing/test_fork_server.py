@@ -80,6 +80,7 @@ def output_of(server: ForkServer, tmp_path: Path) -> Start:
     return run
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["file", "relative file", "code", "module"])
 def test_a_program_sees_what_an_executed_one_sees(
     output_of: Start, tmp_path: Path, kind: str
@@ -177,6 +178,7 @@ def test_other_commands_are_executed(server: ForkServer, command: list[str]) -> 
     assert ForkedProcess(words, server=server, stdin=subprocess.DEVNULL).wait(30.0) == 0
 
 
+@pytest.mark.long
 def test_another_server_is_started_when_one_has_ended(server: ForkServer) -> None:
     command = [sys.executable, "-c", "raise SystemExit(3)"]
     assert ForkedProcess(command, server=server).wait(30.0) == 3
@@ -203,6 +205,7 @@ def test_a_program_forks_what_it_starts_itself(output_of: Start) -> None:
     assert [line.split()[0] for line in lines] == ["True", "True"], lines
 
 
+@pytest.mark.long
 def test_a_server_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The request fails within the deadline, and the next one gets a server that answers."""
     ours, theirs = socket.socketpair()

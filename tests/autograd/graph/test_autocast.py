@@ -87,6 +87,7 @@ def gradients_of(module: nn.Module, y: Tensor, x: Tensor) -> list[Any]:
     return [g for g in found if g is not None]
 
 
+@pytest.mark.few(15)
 @every_dtype
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module(xp: Any, name: str, dtype: str) -> None:
@@ -353,6 +354,7 @@ def test_recomputing_keeps_it(outer: bool) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.long
 def test_training_in_a_short_dtype(xp: Any) -> None:
     model = nn.Sequential(nn.Linear(6, 16, rng=rng()), nn.GELU(), nn.Linear(16, 1, rng=rng()))
     if xp is not np:

@@ -373,6 +373,7 @@ def test_sources_fed_from_several_threads() -> None:
         assert [record.sinks[sink][0] is None for sink in sinks] == [i % 2 == 0 for i in range(8)]
 
 
+@pytest.mark.long
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.data())
 def test_random_graphs_split_at_random_places(data: st.DataObject) -> None:

@@ -54,6 +54,7 @@ def wide(x: Any) -> Any:
     return parts[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("graph", "slope", "uses"),
     [
@@ -115,6 +116,7 @@ def random_program(seed: int, x: Tensor) -> list[Any]:
     return [loss.data, *(g.data for g in (*first, *second)), np.asarray(is_grad_enabled())]
 
 
+@pytest.mark.long
 def test_different_graphs_in_eight_threads_give_right_answers() -> None:
     x = tensor(np.linspace(-1.0, 1.0, 5), requires_grad=True)  # the leaf is shared
     expected = [random_program(seed, x) for seed in range(8)]

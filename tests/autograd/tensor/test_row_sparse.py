@@ -58,6 +58,7 @@ def row_sparse(*rows: int, of: int = 5, seed: int = 0) -> RowSparse:
 # -- embedding -------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("indices", [2, [1, 3, 1], [[0, 4], [4, 4]], [], np.zeros((2, 0), int)])
 @pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 2, 2), (5, 0)])
 @pytest.mark.parametrize("sparse", [False, True])

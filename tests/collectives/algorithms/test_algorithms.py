@@ -75,6 +75,7 @@ def expected(op: ReduceOp, arrays: list[Array]) -> Array:
     return np.asarray(total)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("algorithm", ALL_REDUCES)
 @given(
     st.sampled_from([*CASES, (ReduceOp.SUM, ">f4")]),
@@ -138,6 +139,7 @@ def test_broadcast(algorithm: Any, n: int, root: int, size: int, dtype: str, see
     assert sum(link.nbytes for link in job.links) == (n - 1) * source.nbytes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", [direct.all_gather, circulant.all_gather])
 @given(st.integers(1, 12), st.booleans(), st.integers(0, 2**16))
 def test_all_gather(algorithm: Any, n: int, joined: bool, seed: int) -> None:
@@ -173,6 +175,7 @@ def test_blocks_that_no_rank_sends(data: bytes) -> None:
         circulant.all_gather(job.links[0], np.zeros(2)).send(None)
 
 
+@pytest.mark.long
 @example([[True] * 4] * 4, 0)
 @given(
     st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=4, max_size=4),
@@ -230,6 +233,7 @@ def test_a_ring_of_many_segments_has_few_under_way(n: int, size: int, seed: int)
     assert job.most_waiting <= ring.AT_ONCE * n * 2 * (n - 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", [star.reduce, star.reduce_in_blocks])
 @given(
     st.sampled_from(CASES),

@@ -78,6 +78,7 @@ def test_exchanges(n: int, root: int, seed: int) -> None:
     assert job.links[root].nbytes == sum(sizes) - sizes[root]
 
 
+@pytest.mark.long
 @given(
     st.lists(st.booleans(), min_size=1, max_size=6).filter(any),
     st.integers(0, 5),

@@ -97,7 +97,7 @@ def run_block(block: list[Step], async_op: bool) -> list[bytes]:
 
 
 @pytest.mark.parametrize(("n", "processes"), [(2, False), (3, False), (4, False), (2, True)])
-@pytest.mark.few(2)
+@pytest.mark.long
 def test_blocks(n: int, processes: bool) -> None:
     with Cluster(n, processes=processes) as cluster:
 

@@ -42,6 +42,7 @@ def exchange(objects: list[Any], root: int) -> None:
         dist.send_object_list([r, objects[r]], root, tag=3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [1, 3])
 def test_objects(n: int) -> None:
     with Cluster(n) as cluster:
@@ -93,6 +94,7 @@ def test_nobody_shares_memory_with_another_rank_or_with_its_own_argument() -> No
         cluster.run(exchange_arrays)
 
 
+@pytest.mark.long
 def test_between_processes() -> None:
     with Cluster(3, processes=True) as cluster:
         cluster.run(exchange, [1, ("a", None), [b"c"]], 1)
@@ -149,6 +151,7 @@ def cannot_travel(verb: str, culprits: list[int], kind: str) -> list[str]:
 VERBS = ["all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("culprits", [[1], [0, 1, 2]], ids=["one rank", "all ranks"])
 @pytest.mark.parametrize("verb", [*VERBS, "send_object_list"])
 def test_an_object_that_cannot_travel_is_an_error_on_every_rank_and_the_group_goes_on(

@@ -17,6 +17,7 @@ from tests.collectives.promises.test_programs import every_verb, run_program
 from tests.collectives.remote_code import LARGE
 
 
+@pytest.mark.long
 def test_all_gather_of_many_ranks() -> None:
     with Cluster(16) as cluster:
         for found in cluster.run(remote_code.gathers, 16):
@@ -52,6 +53,7 @@ def check_many_at_once(cluster: Cluster, count: int, size: int) -> None:
         assert sums == [(3.0 * i + 3.0) * size for i in range(count)]
 
 
+@pytest.mark.long
 def test_more_under_way_than_may_go_unasked() -> None:
     """200 KiB each: 20 at a time; none may wait for one that waits for it."""
     with Cluster(3) as cluster:
@@ -79,6 +81,7 @@ def _nobody_tells_that_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "TELL_AFTER", 1000.0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("_nobody_tells_that_it_waits")
 @pytest.mark.parametrize("size", [1000, 25_000, LARGE])
 def test_more_messages_than_may_go_unasked(size: int) -> None:

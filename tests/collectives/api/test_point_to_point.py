@@ -68,6 +68,7 @@ def size_of(tag: int) -> int:
     return LARGE if tag else 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [2, 3])
 def test_messages_from_any_rank(n: int) -> None:
     pairs = [(a, b) for a in range(n) for b in range(n) if a != b]
@@ -109,7 +110,7 @@ def passes_shapes(posted: bool) -> None:
 
 @pytest.mark.parametrize("posted", [False, True])
 @pytest.mark.parametrize("processes", [False, True])
-@pytest.mark.few(2)
+@pytest.mark.long
 def test_empty_0d_and_read_only_arrays(posted: bool, processes: bool) -> None:
     with Cluster(3, processes=processes) as cluster:
         cluster.run(passes_shapes, posted)

@@ -53,6 +53,7 @@ def fails_and_shrinks() -> tuple[Any, ...]:
     return found
 
 
+@pytest.mark.long
 @settings(max_examples=12)
 @given(st.integers(2, 4), st.data())
 def test_survivors(n: int, data: st.DataObject) -> None:
@@ -147,6 +148,7 @@ def test_a_deadline_names_who_is_missing() -> None:
         assert "not called by rank 1 ('worker1')" in words
 
 
+@pytest.mark.long
 def test_a_rank_that_the_job_gave_up_gets_no_group_of_its_own(pool: ThreadPoolExecutor) -> None:
     with Cluster(3, processes=True, options=RpcOptions(lost_after=1.5)) as cluster:
         pid = cluster.run(remote_code.meet)[1]

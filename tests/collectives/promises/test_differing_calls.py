@@ -215,7 +215,7 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("settings", "first"), [*cases()])
-@pytest.mark.few(2)
+@pytest.mark.long
 def test_one_rank_that_differs(settings: str, first: int) -> None:
     arguments, given = SETTINGS[settings]
     with Cluster(N, **arguments) as cluster:

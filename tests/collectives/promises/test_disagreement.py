@@ -54,6 +54,7 @@ def test_disagreement(kind: str) -> None:
         check_disagreement(cluster, *DISAGREEMENTS[kind])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("most", "one", "words"),
     [
@@ -124,6 +125,7 @@ def test_a_rank_that_leaves_one_operation_early_is_named(how: str) -> None:
     assert said[1][0].startswith("NotInitializedError: no process group on worker 'worker1'")
 
 
+@pytest.mark.long
 def test_a_program_that_ends_one_operation_early_is_named(programs: Programs) -> None:
     outputs = [each.wait() for each in programs.ranks(programs.script(ENDS_EARLY), 3)]
     for r in (0, 2):
@@ -211,6 +213,7 @@ OF_ALL = [
 FORMED = ["group", "subgroups", "split", "shrunk"]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("what", [*OF_ALL, *FORMED])
 def test_a_late_rank_is_named_once(caplog: pytest.LogCaptureFixture, what: str) -> None:
     """The ranks that wait warn sooner here than by default."""
@@ -299,6 +302,7 @@ def one_makes_a_mistake(verb: str) -> tuple[str, str]:
     return remote_code.refusal(wrong if r == 1 else right), remote_code.refusal(dist.barrier)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("verb", MISTAKES)
 def test_wrong_arguments_on_one_rank_are_an_error_on_all(verb: str) -> None:
     """The others waited for that rank until their deadline."""
@@ -382,6 +386,7 @@ def test_a_batch_without_its_list_is_refused_as_by_any_function() -> None:
         dist.batch_isend_irecv()  # type: ignore[call-arg]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", WRONG_MESSAGES)
 def test_wrong_arguments_of_a_message_are_an_error_on_all(kind: str) -> None:
     """The other end waited for its timeout."""
@@ -456,6 +461,7 @@ def one_group_is_wrong(kind: str, late: bool) -> tuple[str, list[int]]:
     return said, [int(each) for each in dist.all_gather(np.array(r), group=group)]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("kind", WRONG_GROUPS)
 def test_wrong_arguments_of_a_new_group_are_an_error_on_all(kind: str, late: bool) -> None:
@@ -479,6 +485,7 @@ def all_groups_are_wrong(kind: str) -> list[int]:
     return [int(each) for each in dist.all_gather(np.array(r), group=group)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [each for each in WRONG_GROUPS if each != "shrink_group"])
 def test_a_mistake_in_a_new_group_that_all_ranks_make_is_over_with_it(kind: str) -> None:
     with Cluster(3) as cluster:

@@ -295,6 +295,7 @@ rpc.shutdown()
 """
 
 
+@pytest.mark.long
 def test_a_worker_that_waits_in_shutdown_is_in_its_groups_for_calls_that_it_serves(
     programs: Programs,
 ) -> None:
@@ -340,7 +341,7 @@ rpc.shutdown()
 
 
 @pytest.mark.parametrize("how", ["recv", "work", "works", "backward"])
-@pytest.mark.few(2)
+@pytest.mark.long
 def test_a_rank_that_waits_for_one_in_shutdown_is_told(programs: Programs, how: str) -> None:
     """Nobody is left who could call the worker that waits in shutdown()."""
     script = programs.script(WAITS_IN_VAIN)
@@ -393,6 +394,7 @@ rpc.shutdown()
 """
 
 
+@pytest.mark.long
 def test_an_answer_to_another_rank_does_not_overtake_the_word_of_a_block(
     programs: Programs,
 ) -> None:

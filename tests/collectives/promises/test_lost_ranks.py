@@ -53,6 +53,7 @@ KILLED_IN = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("what", KILLED_IN)
 def test_an_agent_that_is_killed(pool: ThreadPoolExecutor, what: str) -> None:
     with Cluster(3) as cluster:
@@ -64,6 +65,7 @@ def test_an_agent_that_is_killed(pool: ThreadPoolExecutor, what: str) -> None:
         assert cluster.run(remote_code.go_on_without, 1) == [2.0, 2.0]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("what", ["all_reduce", f"all_reduce {LARGE}", "all_gather"])
 def test_one_of_many_agents_is_killed(what: str) -> None:
     with Cluster(9) as cluster, ThreadPoolExecutor(8) as pool:
@@ -74,6 +76,7 @@ def test_one_of_many_agents_is_killed(what: str) -> None:
             check_lost(future.result(), "is lost")
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_while_data_is_under_way(pool: ThreadPoolExecutor) -> None:
     with Cluster(3, processes=True, options=NEVER_SILENT) as cluster:
         cluster.run(remote_code.meet)
@@ -89,6 +92,7 @@ def test_a_process_that_is_killed_while_data_is_under_way(pool: ThreadPoolExecut
         assert cluster.run(remote_code.go_on_without, 1) == [2.0, 2.0]
 
 
+@pytest.mark.long
 def test_a_process_that_stands_still(pool: ThreadPoolExecutor) -> None:
     """It is given up after the bound; when it goes on it hears so too."""
     with Cluster(3, processes=True, options=RpcOptions(lost_after=1.5)) as cluster:

@@ -27,6 +27,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         yield made
 
 
+@pytest.mark.long
 def test_every_operation(cluster: Cluster) -> None:
     cluster.run(run_program, every_verb(3, (0, 7, LARGE)))
 

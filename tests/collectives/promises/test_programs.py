@@ -201,7 +201,7 @@ def every_verb(n: int, sizes: Sequence[int]) -> list[Step]:
 @pytest.mark.parametrize(
     "n", [1, 2, 5, 9, *(pytest.param(n, marks=pytest.mark.long) for n in (3, 4, 7, 16))]
 )
-@pytest.mark.few(2)
+@pytest.mark.long
 def test_every_verb(n: int) -> None:
     with Cluster(n) as cluster:
         cluster.run(run_program, every_verb(n, (0, 1, 7, remote_code.LARGE)))
@@ -226,7 +226,7 @@ OTHER = pytest.mark.long  # the same messages by another transport
 @pytest.mark.parametrize(
     "job", [pytest.param(job, marks=OTHER if "over" in job else ()) for job in JOBS]
 )
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_programs(job: str, times: int) -> None:
     """Ranks in processes of their own use shared memory where an operation can."""
     n, arguments, examples, long_examples = JOBS[job]

@@ -83,6 +83,7 @@ def watched(memory: Any, access: Callable[[], None]) -> Board:
     return board
 
 
+@pytest.mark.long
 @given(st.integers(2, 3), st.lists(st.integers(1, 99), min_size=1, max_size=3), st.data())
 @settings(max_examples=300)
 def test_every_order_of_accesses_brings_all_messages(
@@ -265,7 +266,7 @@ def differs(source: int | None) -> list[str]:
 
 
 @pytest.mark.parametrize("source", [0, None])
-@pytest.mark.few(1)
+@pytest.mark.long
 def test_a_short_message_that_does_not_fit(source: int | None) -> None:
     with Cluster(2, processes=True) as cluster:
         for said in [each for found in cluster.run(differs, source) for each in found]:
@@ -279,6 +280,7 @@ def test_a_short_message_that_does_not_fit(source: int | None) -> None:
 NUMBERS = st.one_of(st.integers(0, RING_BYTES + 9), st.integers(0, 2**64 - 1), st.just(2**40))
 
 
+@pytest.mark.long
 @given(NUMBERS, NUMBERS, st.lists(NUMBERS, max_size=3), st.integers(0, SHORT_BYTES))
 def test_whatever_others_write_a_rank_takes_no_more_than_a_ring(
     written: int, taken: int, lengths: list[int], size: int
@@ -316,7 +318,7 @@ def receives_in_vain() -> list[str]:
 
 @needs_memory
 @pytest.mark.parametrize("count", [1, 2**40, 2**64 - 8])
-@pytest.mark.few(1)
+@pytest.mark.long
 def test_a_wrong_count_in_shared_memory_ends_the_group(count: int) -> None:
     with Cluster(2, processes=True) as cluster:
         cluster.run(remote_code.counted_in_memory, 2)

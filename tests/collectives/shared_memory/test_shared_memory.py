@@ -170,6 +170,7 @@ def make_boards(n: int) -> list[Board]:
     return [Board(np.zeros(BOARD_BYTES, np.uint8).data) for _ in range(n)]
 
 
+@pytest.mark.long
 @given(st.integers(2, 4), st.integers(1, 4), st.integers(0, 2**32))
 @settings(max_examples=150)
 def test_every_order_of_accesses_ends_a_meeting(n: int, meetings: int, seed: int) -> None:
@@ -259,6 +260,7 @@ def run_ranks(
 SIZES = [0, 1, 7, 100, 5000]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("more", [-1, 0, 1, BLOCK_BYTES // 8])
 def test_arrays_of_several_blocks(n: int, more: int) -> None:
@@ -273,6 +275,7 @@ def test_arrays_of_several_blocks(n: int, more: int) -> None:
         np.testing.assert_array_equal(arrays[0], wanted)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("items", [0, 3, BLOCK_BYTES // 8])
 @pytest.mark.parametrize("label", ["", "x" * 40_000, "x" * 3 * BLOCK_BYTES])
@@ -376,6 +379,7 @@ def one_host(n: int) -> Sharing:
     return Sharing([range(n)], 0.0)
 
 
+@pytest.mark.long
 @needs_memory
 @given(st.integers(2, 4), st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=2))
 def test_memory_is_used_if_every_pair_shares_it(n: int, pairs: set[tuple[int, int]]) -> None:
@@ -419,6 +423,7 @@ def make_arrays(kind: str, n: int, size: int) -> list[Array]:
     return made
 
 
+@pytest.mark.long
 @needs_memory
 @given(
     st.integers(2, 4),
@@ -454,6 +459,7 @@ def test_arrays_in_shared_memory_are_reduced_where_they_are(
             np.testing.assert_array_equal(array, wanted)
 
 
+@pytest.mark.few(1)
 @needs_memory
 @pytest.mark.parametrize("kind", ["whole", "parts", "mixed"])
 @pytest.mark.parametrize("n", [2, 3])
@@ -585,6 +591,7 @@ def test_a_rank_that_fails_in_the_next_meeting_spoils_only_that() -> None:
 # -- real processes ------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @needs_memory
 @pytest.mark.parametrize("n", [2, 3])
 def test_processes_of_one_host_send_no_data(n: int) -> None:
@@ -597,6 +604,7 @@ def test_processes_of_one_host_send_no_data(n: int) -> None:
                 assert nbytes == 0
 
 
+@pytest.mark.long
 @needs_memory
 def test_processes_reduce_arrays_in_shared_memory_in_place() -> None:
     """Their memory goes round once, and is let go when they are gone."""
@@ -610,6 +618,7 @@ def test_processes_reduce_arrays_in_shared_memory_in_place() -> None:
         assert all(now <= then + 2 * 3 for now, then in zip(after, before, strict=True))
 
 
+@pytest.mark.long
 def test_a_rank_that_comes_late_is_waited_for_asleep() -> None:
     """It comes when the other one has told it that it waits, and wakes it with a message."""
     with Cluster(2, processes=True) as cluster, ThreadPoolExecutor(1) as pool:
@@ -620,6 +629,7 @@ def test_a_rank_that_comes_late_is_waited_for_asleep() -> None:
         assert waiting.result() >= 1
 
 
+@pytest.mark.long
 @needs_memory
 def test_a_timeout_in_a_later_meeting_names_the_rank_that_is_behind() -> None:
     with_more_time(check_behind, 0.5, 5.0)
@@ -633,6 +643,7 @@ def check_behind(limit: float) -> None:
             assert f"took longer than {limit:g} s: entered, but behind: rank 1 ('worker1')" in words
 
 
+@pytest.mark.long
 @needs_memory
 def test_memory_is_freed_with_its_group() -> None:
     """A group of two has two boards; the last ones go once news of their end has come."""
@@ -644,6 +655,7 @@ def test_memory_is_freed_with_its_group() -> None:
         assert max(cluster.run(remote_code.mapped_memory)) <= 2 * 2
 
 
+@pytest.mark.long
 @needs_memory
 def test_memory_is_freed_whatever_kills_a_rank() -> None:
     with Cluster(3, processes=True) as cluster, ThreadPoolExecutor(3) as pool:
@@ -694,7 +706,7 @@ def shows_another_number(kind: str) -> str:
 
 @needs_memory
 @pytest.mark.parametrize("kind", FORGED)
-@pytest.mark.few(1)
+@pytest.mark.long
 def test_a_wrong_number_in_shared_memory_ends_the_group(kind: str) -> None:
     words = {
         "length": "a rank shows a part of",

@@ -50,6 +50,7 @@ def calls_of_steps(called: Counter[tuple[int, str]], counts: list[int]) -> list[
     return found
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.gettrace() is not None, reason="a debugger or coverage counts, too")
 def test_function_calls_for_a_tensor_are_few_and_as_many_for_each(
     called: Counter[tuple[int, str]],

@@ -322,6 +322,7 @@ def wait_until_released() -> None:
     wait_until_gone("contexts", lambda: range(len(container)), 20.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "each", [2, pytest.param(25, marks=[pytest.mark.long, pytest.mark.timeout(300)])]
 )

@@ -102,6 +102,7 @@ def random_programs(first: int, count: int) -> None:
         penalty_in_the_context(steps, seed)
 
 
+@pytest.mark.long
 def test_penalties_of_random_programs(cluster: Cluster) -> None:
     cluster.call(0, random_programs, 0, 6)
 

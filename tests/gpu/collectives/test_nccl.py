@@ -212,7 +212,7 @@ def same(found: Any, wanted: list[Any]) -> None:
 @pytest.mark.usefixtures("not_by_the_host")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", ["float32", "int16", "complex128", "bool"])
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 def test_exchanges(gpus: Gpus, dtype: str, shape: tuple[int, ...]) -> None:
     for root in range(gpus.n):
         gpus.run(exchanges, dtype, shape, root)
@@ -291,6 +291,7 @@ def factors(xp: Any, dtype: Any) -> None:
         near(other, all_of.sum(0))
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("not_by_the_host")
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.complex64])
 def test_sums_of_products(gpus: Gpus, dtype: Any) -> None:
@@ -453,6 +454,7 @@ def at_random(xp: Any, messages: list[tuple[int, int, int]], seeds: list[int]) -
     dist.barrier()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("not_by_the_host")
 @settings(
     max_examples=15,

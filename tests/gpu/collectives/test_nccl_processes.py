@@ -53,6 +53,7 @@ def everything(xp: Any) -> None:
     test_nccl.trained_alike(test_nccl.trained(xp))
 
 
+@pytest.mark.long
 def test_operations_messages_and_training(cluster: Cluster) -> None:
     cluster.run(on_own_gpu, everything)
 

@@ -149,6 +149,7 @@ def every_exchange(xp: Any) -> None:
     test_nccl.trained_alike(test_nccl.trained(xp, "cuda"))
 
 
+@pytest.mark.long
 def test_exchanges(cluster: Cluster) -> None:
     cluster.run(on_one_gpu, every_exchange)
 
@@ -160,6 +161,7 @@ def every_message(xp: Any) -> None:
     test_nccl.on_one_end_alone(xp)
 
 
+@pytest.mark.long
 def test_messages(cluster: Cluster) -> None:
     cluster.run(on_one_gpu, every_message)
 
@@ -214,6 +216,7 @@ def all_on_the_gpu(xp: Any) -> None:
     assert float(got.sum()) == (r - 1) % N * array.size
 
 
+@pytest.mark.long
 def test_no_array_is_copied_to_the_host(cluster: Cluster) -> None:
     cluster.run(on_one_gpu, all_on_the_gpu)
 
@@ -241,6 +244,7 @@ def by_the_host(xp: Any) -> list[str]:
     return said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
@@ -282,6 +286,7 @@ def dies(xp: Any) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_a_rank_that_dies(cluster: Cluster) -> None:
     with ThreadPoolExecutor(N) as pool:
         ranks = [pool.submit(cluster.call, r, on_one_gpu, dies) for r in range(N)]
@@ -306,6 +311,7 @@ def fails(xp: Any) -> list[str]:
     return [refusal(lambda: dist.all_reduce(array)), refusal(dist.barrier)]
 
 
+@pytest.mark.long
 def test_a_gpu_that_fails_at_one_rank(cluster: Cluster) -> None:
     for found in cluster.run(on_one_gpu, fails):
         for said in found:
@@ -337,6 +343,7 @@ def left_early(xp: Any) -> None:
         others_closed()
 
 
+@pytest.mark.long
 def test_ranks_that_leave_before_another_has_read(cluster: Cluster) -> None:
     cluster.run(on_one_gpu, left_early)
 
@@ -349,6 +356,7 @@ def mismatched(xp: Any) -> str:
     return said
 
 
+@pytest.mark.long
 def test_a_mismatch_closes_the_memory_of_others(cluster: Cluster) -> None:
     for said in cluster.run(on_one_gpu, mismatched):
         assert said.startswith("CollectiveMismatchError: "), said
@@ -368,6 +376,7 @@ def there() -> tuple[float, int]:
     return found, stand_in_memory.allocated()[0]
 
 
+@pytest.mark.long
 def test_nothing_is_left(stand_in_alone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with rpc.init_rpc("me", options=OPTIONS), LocalWorkers(1) as workers:
         for _ in range(2):

@@ -48,7 +48,7 @@ from tests.gpu.watch import Watch, watch_there
         ("garbage", "other bytes are found there than came"),
     ],
 )
-@pytest.mark.few(1)
+@pytest.mark.long
 def test_what_cannot_be_opened_goes_by_the_host(
     there: str,
     said: str,

@@ -44,6 +44,7 @@ def resetting(proxies: Sequence[TcpProxy]) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("count", "for_ever"),
     [

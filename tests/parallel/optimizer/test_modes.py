@@ -72,6 +72,7 @@ def rounds(options: dict[str, Any]) -> None:
     close(values(parts), mean_steps(2, together, lr=0.1, momentum=0.9))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [{}, {"max_norm": 1e9}, {"loss_scale": LossScale(2.0**10)}])
 def test_a_round_steps_once_with_the_mean_of_all_trainers(
     cluster: Cluster, options: dict[str, Any]

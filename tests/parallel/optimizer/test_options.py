@@ -405,6 +405,7 @@ def grouped_adam(params: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"params": params[::2]}, {"params": params[1::2], "betas": (0.5, 0.9)}]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -515,6 +516,7 @@ def refused_after(how: str, words: str, remote_module: bool, max_norm: float | N
         assert all((left != right).all() for left, right in zip(held, values(parts), strict=True))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("max_norm", [None, 100.0])
 @pytest.mark.parametrize("remote_module", [False, True])
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def of_zb_v(checked: Checked, places: int, micro_batches: int, chunks: int) -> N
     [[*range(1, 11), 16, 17, 32], pytest.param(range(1, 33), marks=pytest.mark.long)],
     ids=["some", "all"],
 )
-@pytest.mark.few(3)
+@pytest.mark.long
 def test_a_schedule_can_be_run_in_the_memory_and_the_time_of_its_paper(
     name: str,
     chunks: int,
@@ -117,6 +117,7 @@ def test_what_a_place_holds_is_that_of_its_stages_together() -> None:
 # -- times -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @given(st.randoms(use_true_random=False), st.integers(0, 3))
 def test_any_table_whose_order_the_needs_allow_passes_and_has_the_least_times(
     choose: random.Random, transfer: int
@@ -230,6 +231,7 @@ def test_a_deadlock_names_the_places_of_the_circle_alone() -> None:
     assert "place 2 waits before F of micro-batch 1" in str(caught.value)
 
 
+@pytest.mark.long
 @given(st.randoms(use_true_random=False))
 def test_rows_in_any_order_pass_if_and_only_if_they_end(choose: random.Random) -> None:
     schedule = random_table(choose)

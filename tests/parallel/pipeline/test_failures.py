@@ -169,7 +169,7 @@ def fail_at(schedule: str, where: Where) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.few(2)
+@pytest.mark.long
 def test_an_error_names_stage_micro_batch_and_phase_and_the_next_step_is_right(
     cluster: Cluster, schedule: str
 ) -> None:
@@ -471,7 +471,7 @@ def test_a_loaded_state_has_copies(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("schedule", "stage"), [*(("1f1b", k) for k in range(3)), ("zb-v", 4)])
-@pytest.mark.few(2)
+@pytest.mark.long
 def test_copies_at_neighbours_lose_no_step(cluster: Cluster, schedule: str, stage: int) -> None:
     cluster.call(0, lose_with_copies, cluster, schedule, ("backward", stage, 1))
 
@@ -507,6 +507,7 @@ def lose_a_copy(cluster: Cluster, rank: int, *, keep_copies: bool) -> None:
     close(pipe.state_dict(), model.state_dict())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("keep_copies", [False, True], ids=["state", "copies"])
 @pytest.mark.parametrize("rank", [2, 3])  # the first worker of a stage, and another one
 def test_a_worker_that_shares_a_stage_is_replaced(
@@ -535,7 +536,7 @@ MANY = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 @pytest.mark.parametrize("examples", [4, pytest.param(40, marks=MANY)], ids=["some", "many"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.few(2)
+@pytest.mark.long
 def test_a_lost_stage_is_replaced_and_training_goes_on(schedule: str, examples: int) -> None:
     @given(places_of(schedule))
     @settings(max_examples=examples, deadline=None)

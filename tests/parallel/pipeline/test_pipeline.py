@@ -40,7 +40,7 @@ MANY = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 @pytest.mark.parametrize("examples", [12, pytest.param(200, marks=MANY)], ids=["some", "many"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.few(2)
+@pytest.mark.long
 def test_every_split_has_the_loss_and_gradients_of_the_whole(
     cluster: Cluster, schedule: str, examples: int
 ) -> None:

@@ -69,7 +69,7 @@ def gradients(recompute: str, schedule: str) -> tuple[float, dict[str, Array], l
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
-@pytest.mark.few(1)
+@pytest.mark.long
 def test_masks_are_the_same_when_activations_are_computed_again(schedule: str) -> None:
     with Cluster(2, processes=True) as cluster:
         loss, expected, counts = cluster.call(0, gradients, "never", schedule)
@@ -105,6 +105,7 @@ def test_layers_that_recompute_themselves(schedule: str, recompute: str) -> None
         cluster.call(0, drive)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "zb-v"])
 def test_running_statistics_count_each_micro_batch_once(schedule: str) -> None:
     inputs, labels = batch(9)

@@ -62,6 +62,7 @@ def shapes(kinds: list[str], rows: list[int]) -> list[tuple[int, set[str]]]:
     return found
 
 
+@pytest.mark.long
 def test_a_step_of_known_shapes_sends_only_bytes(kinds: list[str]) -> None:
     with Cluster(2) as cluster:
 
@@ -118,6 +119,7 @@ def steps_of(count: int) -> None:
         pipe.step(*batch(32))
 
 
+@pytest.mark.long
 @needs_epoll
 def test_the_thread_of_a_stage_reads_its_messages_itself() -> None:
     with Cluster(2, processes=True) as cluster:

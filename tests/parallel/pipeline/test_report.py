@@ -48,12 +48,14 @@ def step(name: str) -> None:
     assert root.tag.endswith("svg")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_step_tells_its_times_and_what_it_held(name: str) -> None:
     with Cluster(3) as cluster:
         cluster.call(0, step, name)
 
 
+@pytest.mark.long
 @given(
     st.sampled_from(SCHEDULES),
     st.integers(1, 4),

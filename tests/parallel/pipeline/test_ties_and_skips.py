@@ -115,6 +115,7 @@ def skips_of_saving_layers(schedule: str) -> None:
         )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "zb-v"])
 def test_skip_connections_of_layers_that_recompute_themselves(
     cluster: Cluster, schedule: str
@@ -180,7 +181,7 @@ def train_tied(which: set[int], workers: Sequence[Any], schedule: str) -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("groups", [False, True], ids=["workers", "groups"])
-@pytest.mark.few(3)
+@pytest.mark.long
 def test_tied_weights_are_one_parameter(
     cluster: Cluster, schedule: str, monkeypatch: pytest.MonkeyPatch, *, groups: bool
 ) -> None:
@@ -216,7 +217,7 @@ def train_shared(groups: list[int], schedule: str, m: int, recompute: str) -> No
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("bucket_bytes", [200, 2**22], ids=["small", "large"])
-@pytest.mark.few(3)
+@pytest.mark.long
 def test_workers_that_share_a_stage_train_one_model(
     cluster: Cluster, schedule: str, bucket_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

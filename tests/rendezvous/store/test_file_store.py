@@ -60,6 +60,7 @@ def test_processes_count_and_wait_for_each_other(programs: Programs, path: Path)
     assert len(store.get("done1")) == 5000
 
 
+@pytest.mark.long
 def test_a_writer_killed_in_the_middle_leaves_whole_values(programs: Programs, path: Path) -> None:
     for _ in range(3):
         program = programs.start(["python", programs.script(WRITE_FOR_EVER), str(path)])
@@ -76,6 +77,7 @@ def test_a_writer_killed_in_the_middle_leaves_whole_values(programs: Programs, p
         assert reader.add("n", 1) == FileStore(path).add("n", 0)
 
 
+@pytest.mark.long
 @given(st.integers(1, 200), st.binary(max_size=30))
 def test_a_torn_tail_is_never_read_and_cut_off_by_the_next_writer(
     tmp_path_factory: pytest.TempPathFactory, cut: int, garbage: bytes

@@ -118,7 +118,7 @@ def outcome(store: Store | Model, call: Call) -> object:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25, deadline=None)
 @given(sequence=st.lists(st.tuples(st.integers(0, 1), CALLS), max_size=30))
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 def test_a_store_does_what_its_model_does(
     tmp_path_factory: pytest.TempPathFactory, kind: str, sequence: list[tuple[int, Call]]
 ) -> None:

@@ -172,6 +172,7 @@ def test_each_value_of_a_queue_goes_to_one_caller(
     assert stores[0].queue_len("q") == 0
 
 
+@pytest.mark.few(1)
 def test_a_wait_for_a_queue_that_ends_takes_nothing(
     open_store: Callable[[], Store], pool: ThreadPoolExecutor
 ) -> None:

@@ -172,6 +172,7 @@ def noted(name: str) -> WaitCycleError:
     return error
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "how",
     [

@@ -163,6 +163,7 @@ def give_to_others(rref: rpc.RRef[Any]) -> None:
         rpc.unpublish("failed")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("to", ["w1", "w0"])
 @pytest.mark.parametrize("read", RREF_READERS.values(), ids=RREF_READERS)
 def test_the_failure_of_an_rref_that_somebody_used_is_not_told(
@@ -260,6 +261,7 @@ async def awaiting(future: Future[int]) -> int:
     return await future
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_an_error_that_was_read_or_handed_on_is_not_told(
     log: Log, read: Callable[[Future[Any]], object]

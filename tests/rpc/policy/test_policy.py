@@ -162,6 +162,7 @@ TABLE = """
 ROWS = [tuple(line.split()) for line in TABLE.split("\n") if line.strip()]
 
 
+@pytest.mark.few(25)
 @pytest.mark.parametrize(("path", "project", "exposed"), ROWS, ids=[row[0] for row in ROWS])
 def test_what_a_name_in_a_project_leads_to(path: str, project: str, exposed: str) -> None:
     before = set(sys.modules)

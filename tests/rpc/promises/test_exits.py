@@ -33,6 +33,7 @@ def says(kind: int) -> str:
     return f"{exit_code.ERRORS[kind].__name__}: out"
 
 
+@pytest.mark.few(1)
 @KINDS
 def test_it_ends_the_call(job: Job, kind: int) -> None:
     for func in exit_code.CALLS:

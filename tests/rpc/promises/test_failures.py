@@ -150,6 +150,7 @@ def files_of_telegrad(text: str) -> list[str]:
     return [str(file) for file in files if file.is_relative_to(package)]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("verb", FAILING_VERBS)
 def test_the_traceback_of_a_verb_has_one_frame_of_telegrads(job: Job, verb: str) -> None:
     """There were up to six, and the serving code of an owner that reads its own value."""

@@ -41,18 +41,21 @@ def test_arguments_without_memory_fail_their_call(pair: Cluster) -> None:
     assert pair.call(0, code.send, "worker1", 1) == 1
 
 
+@pytest.mark.few(1)
 def test_a_value_without_memory_fails_its_call(pair: Cluster) -> None:
     with pytest.raises(MemoryError, match=f"'worker1' cannot read the value of .*make.*{WORDS}"):
         pair.call(1, code.fetch, "worker0", code.LARGE)
     assert pair.call(1, code.fetch, "worker0", 1) == 1
 
 
+@pytest.mark.few(1)
 def test_an_item_without_memory_ends_its_stream(pair: Cluster) -> None:
     with pytest.raises(MemoryError, match=f"'worker1' cannot read the value of .*items.*{WORDS}"):
         pair.call(1, code.read, "worker0")
     assert pair.call(1, code.fetch, "worker0", 1) == 1
 
 
+@pytest.mark.few(1)
 def test_an_operation_without_memory_fails_at_every_rank(pair: Cluster) -> None:
     for said in pair.run(code.broadcast, code.LARGE):
         assert re.match(f"worker 'worker1' cannot read data of 'worker0': .*{WORDS}", said)
@@ -70,6 +73,7 @@ def start_no_threads_of(worker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PoolThread, "start", refuse)
 
 
+@pytest.mark.long
 def test_a_call_without_a_thread_names_the_limit() -> None:
     """It was waited for until its time was over."""
     with Cluster(2, processes=True) as cluster:
@@ -78,6 +82,7 @@ def test_a_call_without_a_thread_names_the_limit() -> None:
         cluster.kill(1)
 
 
+@pytest.mark.long
 def test_a_stream_whose_reader_has_no_thread_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     start_no_threads_of("worker0", monkeypatch)
     with Cluster(2) as cluster, pytest.raises(PoolExhaustedError, match="starts no further thread"):

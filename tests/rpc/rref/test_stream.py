@@ -86,6 +86,7 @@ def known_to_have_failed(rref: RRef[Any]) -> None:
 EITHER = ["count", "acount"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", EITHER)
 @pytest.mark.parametrize("owner", ["worker0", "worker1"])
 def test_items_come_in_order(worker0: None, owner: str, method: str) -> None:

@@ -44,6 +44,7 @@ EITHER: list[Callable[..., Any]] = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("func", EITHER)
 @pytest.mark.parametrize("to", ["w0", "w1", 2])
 def test_items_come_in_order(job: Job, func: Callable[..., Any], to: Any) -> None:

@@ -224,6 +224,7 @@ def test_tasks_of_one_loop_have_an_agent_each(agents: MakeAgents) -> None:
     assert asyncio.run(main()) == (["a"] * 6, ["b"] * 6)
 
 
+@pytest.mark.long
 def test_many_agents_come_and_go_and_leave_nothing() -> None:
     def come_and_go(round_: int) -> None:
         names = [f"job{i}-{round_}" for i in range(4)]

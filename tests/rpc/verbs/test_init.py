@@ -126,6 +126,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("children", [4, pytest.param(10, marks=pytest.mark.long)])
 def test_forked_children_that_use_nothing_end_as_they_should(
     programs: Programs, children: int

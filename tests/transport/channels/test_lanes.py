@@ -97,6 +97,7 @@ def test_lanes_are_opened_when_there_is_something_big(floor: Floor) -> None:
     assert here.bytes_received > here.bulk_bytes_received
 
 
+@pytest.mark.few(1)
 def test_big_ones_both_ways_at_once(floor: Floor) -> None:
     alice, bob = floor.pair()
     n = 4
@@ -145,6 +146,7 @@ def test_of_crossed_dials_one_keeps_its_lanes(floor: Floor, round_: int) -> None
 # -- what breaks -------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @over_one_transport
 @pytest.mark.parametrize("purpose", ["bulk", "control"])
 @pytest.mark.parametrize("passed", [5, 6, 8, 11])
@@ -157,7 +159,7 @@ def test_what_breaks_in_the_middle_is_replaced(floor: Floor, purpose: str, passe
 
 
 @pytest.mark.parametrize("opened", [0, 1])
-@pytest.mark.few(2)
+@pytest.mark.long
 def test_a_lane_that_cannot_be_opened_costs_no_peer(floor: Floor, opened: int) -> None:
     """The first large array lost a peer to which small calls went as before."""
     clock = ManualClock()
@@ -176,6 +178,7 @@ def test_a_lane_that_cannot_be_opened_costs_no_peer(floor: Floor, opened: int) -
     assert not alice.recorder.lost
 
 
+@pytest.mark.few(1)
 @over_one_transport
 @pytest.mark.parametrize("passed", range(5))
 def test_a_lane_that_breaks_before_it_carries_anything_was_never_open(
@@ -187,6 +190,7 @@ def test_a_lane_that_breaks_before_it_carries_anything_was_never_open(
     assert "bulk" not in tap.kill
 
 
+@pytest.mark.few(1)
 def test_a_lane_that_is_refused_says_so_once(
     floor: Floor, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -297,6 +301,7 @@ def test_lanes_that_are_slow_are_kept_and_get_small_chunks(floor: Floor) -> None
 # -- what ends ---------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 def test_both_close_with_big_ones_under_way(floor: Floor) -> None:
     alice, bob = floor.pair()
     data = pattern(8 * MIB)
@@ -456,6 +461,7 @@ def test_a_slow_thread_of_a_lane_takes_no_piece_of_the_next_stream() -> None:
     assert session.cutting
 
 
+@pytest.mark.few(1)
 @over_one_transport
 @pytest.mark.parametrize("fails", range(4))
 def test_without_threads_for_lanes_arrays_travel_all_the_same(
@@ -508,6 +514,7 @@ def no_memory(*_: object) -> NoReturn:
     raise MemoryError
 
 
+@pytest.mark.few(1)
 def test_a_call_without_memory_fails_alone(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes at once with the error, and its sender is asked for no more of it."""
 

@@ -68,6 +68,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 STREAM = None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "cuts",
     [
@@ -90,6 +91,7 @@ def test_what_breaks_in_the_middle_is_replaced(
     assert not proxy.cuts
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("hold_after", [0, 3 * MIB], ids=["handshake", "chunks"])
 def test_lanes_that_stand_still_are_replaced_by_those_over_grpc(
     floor: Floor, between: Between, hold_after: int
@@ -117,6 +119,7 @@ def test_lanes_that_stand_still_are_replaced_by_those_over_grpc(
     assert not bob.recorder.lost
 
 
+@pytest.mark.long
 def test_what_was_altered_on_the_way_is_never_handed_over(
     encrypted: Floor, between: Between
 ) -> None:
@@ -145,6 +148,7 @@ def test_a_loss_in_the_middle_ends_it(floor: Floor, between: Between, end: str) 
 # -- what ends ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["tcp", "self-signed tcp"])
 def test_nothing_is_left_open(kind: str) -> None:
     def use() -> None:

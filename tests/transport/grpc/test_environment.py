@@ -43,6 +43,7 @@ def environment_found(
     return programs.run(command, env=own, executed=True).splitlines()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("module", ["telegrad.rpc", "telegrad.transport.grpc.errors"])
 def test_what_grpc_finds_and_knows(module: str, programs: Programs) -> None:
     found = environment_found(module, programs)

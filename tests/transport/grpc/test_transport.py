@@ -117,6 +117,7 @@ def test_a_process_that_is_killed_is_lost_at_once(grpc_floor: Floor, programs: P
     program.wait(code=-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("word", ["exit", pytest.param("close", marks=pytest.mark.long)])
 def test_a_process_ends_without_a_word(grpc_floor: Floor, programs: Programs, word: str) -> None:
     """Whether it closes or not, nothing is printed while the interpreter goes down."""
@@ -164,6 +165,7 @@ def test_a_peer_that_answers_no_hello_is_dialled_again(grpc_floor: Floor) -> Non
         loop.release()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("word", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_process_ends_or_stops_in_the_middle_of_big_ones(
     grpc_floor: Floor, programs: Programs, word: signal.Signals

@@ -104,6 +104,7 @@ GARBAGE = {
 }
 
 
+@pytest.mark.few(9)
 @over_all
 @pytest.mark.parametrize("what", [*OUT_OF_PLACE, *GARBAGE])
 def test_chunks_out_of_place_and_garbage_end_the_stream(floor: Floor, what: str) -> None:
@@ -158,6 +159,7 @@ def test_chunks_in_frames_and_the_answer_in_frames(floor: Floor) -> None:
     on_loop(peer.close)
 
 
+@pytest.mark.few(6)
 @over_all
 @pytest.mark.parametrize("what", GARBAGE)
 def test_garbage_in_place_of_a_chunk_in_a_frame_loses_the_peer(floor: Floor, what: str) -> None:

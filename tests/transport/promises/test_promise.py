@@ -60,6 +60,7 @@ def test_an_envelope_arrives_whole(floor: Floor) -> None:
     assert bob.recorder.envelopes[0][0] == alice.info
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("size", SIZES)
 def test_buffers_of_every_size(floor: Floor, size: int) -> None:
     alice, bob = floor.pair()
@@ -127,6 +128,7 @@ def test_a_conversation(floor: Floor) -> None:
     assert not alice.recorder.lost
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", first_of(4))
 def test_carriers_break_in_the_middle_again_and_again(floor: Floor, seed: int) -> None:
     rng = random.Random(seed)

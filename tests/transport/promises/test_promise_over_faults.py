@@ -93,6 +93,7 @@ def floor(request: pytest.FixtureRequest) -> Iterator[Floor]:
         floor.close()
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("kind", ["inproc", pytest.param("grpc", marks=pytest.mark.long)])
 @pytest.mark.parametrize("fault", [each for each in Fault if each is not Fault.DELAY])
 @pytest.mark.parametrize("what", ["test.message", "bulk", "heartbeat", "receipt", "goodbye"])

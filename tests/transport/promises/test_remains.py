@@ -52,7 +52,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("options", [{}, {"direct": False}, {"direct": "tcp"}], ids=str)
 @pytest.mark.parametrize("end", ["healthy", "kill", pytest.param("stop", marks=pytest.mark.long)])
-@pytest.mark.few(2)
+@pytest.mark.long
 def test_survivors_keep_no_thread_and_no_connection(
     programs: Programs, end: str, options: dict[str, object]
 ) -> None:

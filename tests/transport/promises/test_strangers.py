@@ -21,6 +21,7 @@ def told(message: bytes) -> tuple[Reason, str]:
     return Reason(refusal.reason), refusal.words
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "message", [b"", b"GET / HTTP/1.1\r\n\r\n", b"H\xff\xff\xff", b"x" * 16384]
 )
@@ -48,6 +49,7 @@ def test_frames_before_the_proof(floor: Floor) -> None:
     serves_on(floor, host)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "payload",
     [

@@ -109,6 +109,7 @@ LANES_AND_MOVES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.few(3)
 @LANES_AND_MOVES
 @pytest.mark.parametrize("token", [b"another token, long enough", None])
 def test_a_socket_without_the_token(floor: Floor, token: bytes | None, moves: bool) -> None:
@@ -126,6 +127,7 @@ def test_a_socket_without_the_token(floor: Floor, token: bytes | None, moves: bo
     serves_on(floor, host)
 
 
+@pytest.mark.few(1)
 @LANES_AND_MOVES
 def test_a_socket_of_no_stream_or_of_an_old_one(floor: Floor, moves: bool) -> None:
     host = floor.worker("host")
@@ -348,6 +350,7 @@ def test_plain_bytes_at_a_port_that_encrypts(encrypted: Floor, said: bytes) -> N
     serves_on(encrypted, host)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", HALF_DONE)
 def test_of_too_many_strangers_the_oldest_goes(encrypted: Floor, how: str) -> None:
     """Each of them would be waited for, and none keeps a friend out."""
@@ -357,6 +360,7 @@ def test_of_too_many_strangers_the_oldest_goes(encrypted: Floor, how: str) -> No
         serves_on(encrypted, host)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [210, pytest.param(4200, marks=pytest.mark.long)])
 def test_handshakes_half_done_by_the_hundred(encrypted: Floor, n: int) -> None:
     """They are cut off, and what they took comes back."""
@@ -488,6 +492,7 @@ def test_chunks_that_are_as_they_were_arrive(tls: bool) -> None:
     assert [bytes(got.buffers[0]) for got in lane.got] == [bytes(SMALL.buffers[0])]
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(
     at=st.integers(0, 2**20), bit=st.integers(0, 7), how=st.sampled_from(["cut", "flip", "drop"])

@@ -140,6 +140,7 @@ def talk(alice: Worker, bob: Worker, calls: range) -> None:
 # -- who moves ---------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 def test_a_stream_moves_and_goes_on(each_floor: Floor) -> None:
     alice, bob = each_floor.pair()
     talk(alice, bob, range(5))
@@ -162,6 +163,7 @@ def test_one_that_was_introduced_moves(floor: Floor) -> None:
     host.send(client, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("who", ["alice", "bob"])
 def test_both_ends_have_to_want_it(plain: Floor, who: str) -> None:
     alice = plain.worker("alice", sockets=who == "alice")
@@ -191,6 +193,7 @@ def test_it_says_how_it_is_protected(each_floor: Floor) -> None:
     assert bool(bindings.pop()) == encrypted
 
 
+@pytest.mark.long
 def test_where_nobody_answers_it_stays(
     floor: Floor, between: Between, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -257,7 +260,7 @@ class Impostor:
     ],
     ids=["closes", "http", "ssh", "noise", "big", "nothing"],
 )
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 def test_who_is_no_worker_leaves_it_on_grpc(
     floor: Floor, monkeypatch: pytest.MonkeyPatch, says: bytes, hangs_up: bool
 ) -> None:
@@ -274,6 +277,7 @@ def test_who_is_no_worker_leaves_it_on_grpc(
     assert alice.exchange.statistics().connections == 1
 
 
+@pytest.mark.long
 def test_who_says_nothing_delays_nothing(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Big arrays wait for a quarter of a second, and calls do not wait at all."""
     with Impostor(b"", hangs_up=False) as silent:
@@ -288,6 +292,7 @@ def test_who_says_nothing_delays_nothing(floor: Floor, monkeypatch: pytest.Monke
     assert not has_moved(alice, bob)
 
 
+@pytest.mark.long
 def test_lanes_over_grpc_are_let_go_when_it_moves_after_all(
     floor: Floor, between: Between, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -462,6 +467,7 @@ def test_many_peers_move(encrypted: Floor, n: int) -> None:
 # -- what breaks ---------------------------------------------------------------------------------
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "cut",
     [
@@ -505,6 +511,7 @@ def test_after_some_that_broke_it_stays(
     assert not has_moved(alice, bob)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "byte",
     [1200, 2000, *(pytest.param(n, marks=pytest.mark.long) for n in range(1500, 20_000, 997))],

@@ -209,6 +209,7 @@ def test_nothing_plain_leaves_whenever_it_is_shut_down(at: str) -> None:
 # -- messages ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @KINDS
 @settings(max_examples=30, deadline=None)
 @given(sizes=st.lists(SIZES, max_size=8))
@@ -271,6 +272,7 @@ def fill_by(end: DirectSocket, size: int, portions: list[int]) -> bytes:
     return bytes(got)
 
 
+@pytest.mark.long
 @KINDS
 @settings(max_examples=30, deadline=None)
 @given(

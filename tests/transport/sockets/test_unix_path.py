@@ -164,6 +164,7 @@ rpc.shutdown()
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("binds", [("unix", ""), ("unix", "127.0.0.1")])
 def test_a_job_without_any_tcp_port(
     programs: Programs, short: Path, tmp_path: Path, binds: tuple[str, str]
@@ -194,6 +195,7 @@ with rpc.init_rpc(options=rpc.RpcOptions(bind="unix")) as agent:
 )
 
 
+@pytest.mark.long
 def test_workers_of_a_launcher_need_no_port(programs: Programs) -> None:
     """The launcher has one, for the coordinator, and reaches them all the same."""
     script = programs.script(LAUNCHED)
@@ -216,6 +218,7 @@ if __name__ == "__main__":
 )
 
 
+@pytest.mark.long
 def test_local_workers_need_no_port(programs: Programs) -> None:
     """They find the coordinator at the endpoint in their invitation, which is of this host."""
     output = programs.run(["python", programs.script(INVITING)], preload=[])

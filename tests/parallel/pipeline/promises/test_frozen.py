@@ -107,7 +107,7 @@ def all_forms(schedule: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.few(2)
+@pytest.mark.long
 def test_each_form_is_trained_as_the_whole_model(cluster: Cluster, schedule: str) -> None:
     cluster.call(0, all_forms, schedule)
 
@@ -212,6 +212,7 @@ def lose_one(cluster: Cluster, rank: int) -> None:
     close(pipe.state_dict(), model.state_dict())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [1, 2])
 def test_a_stage_without_parameters_and_its_neighbour_are_replaced(
     cluster: Cluster, rank: int

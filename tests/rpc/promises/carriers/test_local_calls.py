@@ -188,7 +188,7 @@ GRPC = of_carrier("False", """    assert carrier().startswith("grpc"), carrier()
 
 
 @pytest.mark.parametrize("head", [HEAD, TCP, GRPC], ids=["local", "tcp", "grpc"])
-@pytest.mark.few(1)
+@pytest.mark.long
 def test_over_each_carrier(programs: Programs, head: str) -> None:
     """Threads read and write direct sockets themselves; the loop does it over gRPC."""
     cases = {name: body for name, body in BODIES.items() if head != GRPC or "loop" not in name}

@@ -71,6 +71,7 @@ def test_over_tcp_nothing_is_shared() -> None:
         assert cluster.run(shared_code.mapped) == [0, 0]
 
 
+@pytest.mark.long
 def test_a_shared_array_travels_as_it_is(pair: Cluster) -> None:
     """Both see what the other one writes; a slice of it, and what shares no memory, is a copy."""
     copies, moved = pair.call(0, shared_code.share, SIZE)
@@ -78,6 +79,7 @@ def test_a_shared_array_travels_as_it_is(pair: Cluster) -> None:
     assert moved == (2 * SIZE, 0, 0)
 
 
+@pytest.mark.long
 def test_one_message_for_several_workers_is_nobody_else_s() -> None:
     """A multicast is copied once, and each gets what it may write to."""
     with Cluster(3) as cluster:
@@ -92,6 +94,7 @@ def _gathered(calls: list[object]) -> object:
     return rpc.gather(calls).wait()  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_no_memory_for_the_copy_of_a_reply_is_the_answer(cluster: Cluster) -> None:
     """It is copied after the function has returned, when it is known that something has it still."""
     cluster.call(1, shared_code.have_no_memory)

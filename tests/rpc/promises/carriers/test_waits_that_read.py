@@ -314,6 +314,7 @@ def test_of_one_worker(programs: Programs) -> None:
     run(programs, run_cases(ONE, begin=BEGIN, attempts=ATTEMPTS), 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [2, 3])
 def test_calls_that_come_while_one_waits_are_read_by_those_who_run_them(
     programs: Programs, workers: int
@@ -336,6 +337,7 @@ def test_calls_that_come_while_one_waits_are_read_by_those_who_run_them(
     run(programs, run_cases(cases), workers)
 
 
+@pytest.mark.long
 def test_of_several_workers(programs: Programs) -> None:
     run(programs, run_cases(MANY, begin=BEGIN, attempts=ATTEMPTS), 3)
 
@@ -350,6 +352,7 @@ def counted(programs: Programs, *, spin: float) -> tuple[float, float, float, fl
     return turns, slept, changes, functions
 
 
+@pytest.mark.long
 def test_an_awaited_call_at_rest_does_not_sleep(programs: Programs) -> None:
     if not longest_spin():
         pytest.skip("looking needs two processors")
@@ -358,6 +361,7 @@ def test_an_awaited_call_at_rest_does_not_sleep(programs: Programs) -> None:
     assert changes <= 0.2 * CALLS, changes  # the loop watches on from call to call
 
 
+@pytest.mark.long
 def test_an_awaited_call_where_nobody_may_look(programs: Programs) -> None:
     turns, slept, _, functions = counted(programs, spin=0.0)
     assert slept <= 1.1, slept

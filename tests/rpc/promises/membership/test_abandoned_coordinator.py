@@ -38,6 +38,7 @@ def all_call_all(agents: list[seams.AgentCore]) -> None:
         assert [who(agent, name) for name in names] == names
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("kind", "port"), [("inproc", 0), ("grpc", 0), ("inproc", None)])
 def test_one_worker_has_given_up_the_coordinator_and_the_others_have_not(
     worlds: list[World], kind: str, port: int | None

@@ -99,6 +99,7 @@ def test_killed_and_back_late_and_gone(programs: Programs, run: int) -> None:
     assert re.findall(r"(?:leave|loss) \w+", server.output) == ["loss trainer", "leave trainer"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "bounds",
     [1.5, pytest.param(60.0, marks=[pytest.mark.long, pytest.mark.timeout(400)])],

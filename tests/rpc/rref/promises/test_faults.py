@@ -174,6 +174,7 @@ def hear_of(rref: RRef[int], gate: str) -> tuple[str, bool]:
     return told[0], rref.confirmed_by_owner()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("owner", ["worker0", "worker1"])
 @pytest.mark.parametrize("form", ["plain", "coroutine", "future", "method"])
 def test_a_creation_that_takes_too_long_has_failed_for_all(
