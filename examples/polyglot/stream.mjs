@@ -6,6 +6,7 @@ import tlsSockets from "node:tls";
 import { fileURLToPath } from "node:url";
 import grpc from "@grpc/grpc-js";
 import loader from "@grpc/proto-loader";
+import { decode, encode } from "@msgpack/msgpack";
 import { blake2b } from "@noble/hashes/blake2.js";
 
 const PROTOS = fileURLToPath(new URL("../../protos", import.meta.url));
@@ -99,7 +100,7 @@ class Carrier {
   async prove({ job, token, me, expected, tls, laneOf = Buffer.alloc(0) }) {
     const purpose = laneOf.length ? "bulk" : "control";
     const hello = Hello.serialize({
-      oldest_version: 1, newest_version: 1, job, name: me.name, rank: me.rank,
+      oldest_version: 2, newest_version: 2, job, name: me.name, rank: me.rank,
       incarnation: me.incarnation, nonce: crypto.randomBytes(32), purpose, stream: laneOf,
       expected_name: expected.name, expected_incarnation: expected.incarnation ?? 0,
     });
@@ -171,6 +172,21 @@ class Tags {
   }
 }
 
+/** Reads the head of a frame: of a part that comes in pieces its size stands in its place. */
+function* envelopesOf({ head, raw }) {
+  const fields = head.length ? decode(head) : [0];
+  for (let at = 1, begins = 0; at < fields.length; ) {
+    const [number, kind, call, reply, timeLeft, depth, document, externals, headers, buffers] =
+      fields.slice(at, (at += 10));
+    const parts = [document, externals].map((part) => (part.length === undefined ? part : Buffer.from(part)));
+    for (const size of fields.slice(at, (at += buffers))) {
+      parts.push(size < 0 ? -size : raw.subarray(begins, (begins += size)));
+    }
+    at += 2 * headers;
+    yield { number, kind, call, reply, timeLeft, depth, parts };
+  }
+}
+
 /** TLS does as much, and more. */
 const UNTAGGED = { seal: bytes, open: bytes };
 
@@ -221,15 +237,12 @@ export class Session {
       left -= fits ? part.length : 0;
       return fits;
     });
-    const inside = (i) => (inline[i] ? parts[i] : Buffer.alloc(0));
-    const envelope = {
-      number, kind, call, reply, time_left: timeLeft, document: inside(0), externals: inside(1),
-      document_size: inline[0] ? 0 : document.length,
-      externals_size: inline[1] ? 0 : externals.length,
-      buffer_sizes: buffers.map((buffer) => buffer.length),
-      buffers: buffers.map((_, i) => inside(i + 2)),
-    };
-    await this.#write({ envelopes: [envelope] });
+    const inside = (i) => (inline[i] ? parts[i] : parts[i].length);
+    const sizes = buffers.map((buffer, i) => (inline[i + 2] ? buffer.length : -buffer.length));
+    const envelope = [
+      number, kind, call, reply, timeLeft, 0, inside(0), inside(1), 0, sizes.length, ...sizes,
+    ];
+    await this.#write({ raw: joined(...buffers.filter((_, i) => inline[i + 2])) }, envelope);
     for (const [part, data] of parts.entries()) {
       for (let at = 0; !inline[part] && at < data.length; at += PIECE_BYTES) {
         await this.#sendPiece(number, part, at, data.subarray(at, at + PIECE_BYTES));
@@ -254,9 +267,9 @@ export class Session {
     this.#lane?.then((lane) => lane.close(), () => {});
   }
 
-  async #write(frame) {
+  async #write(frame, envelope = []) {
     this.#owed = 0;
-    const payload = Frame.serialize({ receipt: this.#received, ...frame });
+    const payload = Frame.serialize({ head: encode([this.#received, ...envelope]), ...frame });
     await this.#carrier.send(this.#sealing.seal(payload)); // sealed and queued without a pause
   }
 
@@ -265,7 +278,7 @@ export class Session {
       for (;;) {
         const message = await this.#carrier.receive();
         const frame = Frame.deserialize(this.#opening.open(message));
-        for (const envelope of frame.envelopes) this.#take(envelope);
+        for (const envelope of envelopesOf(frame)) this.#take(envelope);
         if (frame.heartbeat && frame.heartbeat.sent) await this.#answer(frame.heartbeat.sent);
         if (frame.goodbye) {
           if (!this.#leaving) await this.#write({ goodbye: { reason: "answer" } });
@@ -285,13 +298,14 @@ export class Session {
   }
 
   #take(envelope) {
-    const number = Number(envelope.number);
+    const { number, parts } = envelope;
     this.#owed += 1;
-    const sizes = [envelope.document_size, envelope.externals_size, ...envelope.buffer_sizes];
-    const parts = [envelope.document, envelope.externals, ...envelope.buffers];
-    const awaited = parts.flatMap((part, i) => (Number(sizes[i]) && !part.length ? [i] : []));
-    for (const i of awaited) parts[i] = Buffer.alloc(Number(sizes[i]));
-    const left = awaited.reduce((sum, i) => sum + parts[i].length, 0);
+    let left = 0;
+    for (const [i, part] of parts.entries()) {
+      if (typeof part !== "number") continue; // the size of a part that comes in pieces
+      parts[i] = Buffer.alloc(part);
+      left += part;
+    }
     this.#assemblies.set(number, { envelope, parts, left });
     if (left === 0) return this.#complete(number);
     this.#openLane().catch((error) => this.#carrier.call.destroy(error));
@@ -305,7 +319,7 @@ export class Session {
     this.#later.add(number);
     while (this.#later.delete(this.#received + 1)) this.#received += 1;
     const [document, externals, ...buffers] = parts;
-    this.#options.onEnvelope({ ...envelope, call: Number(envelope.call), document, externals, buffers });
+    this.#options.onEnvelope({ ...envelope, document, externals, buffers });
   }
 
   // -- lanes: whoever dialled the stream dials them, where there is something big to move ----

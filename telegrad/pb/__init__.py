@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from telegrad.pb.frame_pb2 import Envelope, Frame, FrameOutline, Goodbye, Heartbeat, Lending
+from telegrad.pb.frame_pb2 import Frame, Goodbye, Heartbeat, Lending
 from telegrad.pb.handshake_pb2 import Hello, Proof, Refusal, Welcome
 
 __all__ = [
-    "Envelope",
     "Frame",
-    "FrameOutline",
     "Goodbye",
     "Heartbeat",
     "Hello",

@@ -18,9 +18,10 @@ from fnmatch import fnmatchcase
 from typing import TypeAlias, final
 from weakref import WeakSet
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError as ProtobufError
 
 from telegrad import pb
+from telegrad.errors import DecodeError
 from telegrad.rpc.seams import current_agent
 from telegrad.testing.fault_plan import (
     HANDSHAKE,
@@ -32,6 +33,7 @@ from telegrad.testing.fault_plan import (
     is_handshake,
 )
 from telegrad.transport import Carrier, CarrierClosedError, Listener, Transport, WrappedCarrier
+from telegrad.wire import unpack_frame
 
 Names: TypeAlias = str | Sequence[str]  # of workers, as patterns: "worker0", ["worker0", "ps*"]
 
@@ -340,7 +342,7 @@ class CarrierReader:
             if self.purpose != CONTROL:
                 return (self.purpose,)
             return kinds_of(message[TAG_BYTES:] if self._tagged else message)
-        except DecodeError:
+        except (DecodeError, ProtobufError):
             return ("garbage",)
 
     def _read_handshake(self, message: bytes, *, own: bool) -> str:
@@ -374,12 +376,12 @@ def kinds_of(payload: bytes) -> tuple[str, ...]:
     Raises:
         DecodeError: The bytes are not a frame.
     """
-    frame = pb.Frame.FromString(payload)
+    frame = unpack_frame(payload)
     kinds = dict.fromkeys(envelope.kind for envelope in frame.envelopes)
     found = [*kinds]
-    if frame.HasField("heartbeat"):
+    if frame.heartbeat is not None:
         found.append("heartbeat")
-    if frame.HasField("goodbye"):
+    if frame.goodbye is not None:
         found.append("goodbye")
     return tuple(found) or ("receipt",)
 

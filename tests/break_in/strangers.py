@@ -20,6 +20,7 @@ from telegrad.transport.security.handshake import DialHandshake, Identity, Reaso
 from telegrad.transport.security.tags import FrameTags
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, decode, encode, pack_frame, unpack_frame
+from tests.wire.heads import frame_of
 
 SECONDS = 30.0
 METHOD = "/telegrad.Carrier/Open"
@@ -147,8 +148,8 @@ class Member:
         document = body if isinstance(body, bytes) else encode(body).document
         self.posted += 1
         number = self.posted
-        envelope = pb.Envelope(number=number, kind="rpc.call", call=number, document=document)
-        await self.write(pb.Frame(envelopes=[envelope], receipt=self.held).SerializeToString())
+        envelope = [number, "rpc.call", number, False, 0, 0, document, b"", 0, 0]
+        await self.write(frame_of([self.held, *envelope]))
         while True:
             frame = unpack_frame(self.tags.open(await self._must_read()))
             for answer in frame.envelopes:

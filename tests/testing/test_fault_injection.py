@@ -20,6 +20,7 @@ from telegrad.transport import (
     InprocTransport,
     Transport,
 )
+from telegrad.wire import Envelope, Frame, pack_frame
 from tests.loops import on_loop
 from tests.repeated import TRANSPORTS
 
@@ -35,7 +36,7 @@ def hello(name: str, *, expected: str = "", purpose: str = "control") -> bytes:
 
 
 def frame(*kinds: str) -> bytes:
-    return TAG + pb.Frame(envelopes=[pb.Envelope(kind=k) for k in kinds]).SerializeToString()
+    return TAG + pack_frame(Frame([Envelope(kind) for kind in kinds]))
 
 
 class Pair:

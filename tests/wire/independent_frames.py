@@ -11,6 +11,8 @@ import struct
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+import msgpack
+
 # -- protobuf: what a message holds, by the numbers of protos/ ------------------------------------
 
 Schema: TypeAlias = dict[int, Any]
@@ -27,21 +29,15 @@ HANDSHAKE = {b"H": HELLO, b"P": PROOF, b"W": PROOF, b"R": REFUSAL}
 HEARTBEAT: Schema = {
     1: ("sent", float), 2: ("echo", float), 3: ("lag", float), 4: ("busy", int), 5: ("chunks", int),
 }  # fmt: skip
-ENVELOPE: Schema = {
-    1: ("number", int), 2: ("kind", str), 3: ("call", int), 4: ("reply", bool),
-    5: ("time_left", float), 6: ("depth", int), 7: ("document", bytes), 8: ("externals", bytes),
-    9: ("headers", [{1: ("key", str), 2: ("value", bytes)}]), 10: ("buffer_sizes", [int]),
-    11: ("buffers", [bytes]), 12: ("document_size", int), 13: ("externals_size", int),
-}  # fmt: skip
+FIELDS = "number", "kind", "call", "reply", "time_left", "depth", "document", "externals"
 LENDING: Schema = {
     1: ("slabs", [int]), 2: ("slab_sizes", [int]), 3: ("envelopes", [int]), 4: ("parts", [int]),
     5: ("loans", [int]), 6: ("lenders", [int]), 7: ("offsets", [int]), 8: ("returned", [int]),
     9: ("dropped", [int]),
 }  # fmt: skip
 FRAME: Schema = {
-    1: ("envelopes", [ENVELOPE]), 2: ("receipt", int), 3: ("heartbeat", HEARTBEAT),
-    5: ("goodbye", {1: ("reason", str)}), 6: ("lending", LENDING),
-    7: ("laneless", {1: ("chunk", bytes)}),
+    3: ("heartbeat", HEARTBEAT), 5: ("goodbye", {1: ("reason", str)}), 6: ("lending", LENDING),
+    7: ("laneless", {1: ("chunk", bytes)}), 8: ("head", bytes), 9: ("raw", bytes),
 }  # fmt: skip
 
 
@@ -93,6 +89,28 @@ def message(schema: Schema, data: bytes) -> dict[str, Any]:
                 found.setdefault(name, []).append(value)
         else:
             found.setdefault(name, []).append(one(kind[0], raw))
+    return found
+
+
+def frame(data: bytes) -> dict[str, Any]:
+    """Returns what is in a frame; a part that comes in pieces is shown as its size."""
+    found = message(FRAME, data)
+    raw, items = found.pop("raw", b""), msgpack.unpackb(found.pop("head"))
+    found["receipt"], *items = items
+    while items:
+        envelope = dict(zip(FIELDS, items, strict=False))
+        named, several = items[8:10]
+        sizes, pairs = items[10 : 10 + several], items[10 + several : 10 + several + 2 * named]
+        del items[: 10 + several + 2 * named]
+        if several:
+            envelope["buffers"] = []
+        for size in sizes:
+            envelope["buffers"].append(raw[:size] if size >= 0 else -size)
+            raw = raw[max(size, 0) :]
+        if named:
+            envelope["headers"] = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        found.setdefault("envelopes", []).append(envelope)
+    assert not raw
     return found
 
 

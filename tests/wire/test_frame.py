@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import strategies as st
@@ -30,6 +32,7 @@ from telegrad.wire import (
 from telegrad.wire.lending import pack_lending
 from tests.repeated import on_examples
 from tests.wire.chunks import read_chunk
+from tests.wire.heads import frame_of
 
 numbers = st.integers(1, 2**64 - 1)
 times = st.floats(0, 1e9)
@@ -149,7 +152,7 @@ def test_what_was_not_announced_cannot_be_lent(lent: dict[int, dict[int, Lent]])
 
 def test_lists_of_different_lengths_say_nothing() -> None:
     for field in ("slabs", "slab_sizes", "envelopes", "parts", "loans", "lenders", "offsets"):
-        packed = pb.Frame()
+        packed = pb.Frame(head=msgpack.packb([0]))
         getattr(packed.lending, field).append(1)
         with pytest.raises(DecodeError, match="do not fit"):
             unpack_frame(packed.SerializeToString())
@@ -165,11 +168,62 @@ def test_a_deadline_that_has_passed_is_still_a_deadline() -> None:
     assert 0 < received.time_left < 1e-6
 
 
+REST: list[Any] = [0, False, 0, 0, b"", b"", 0, 0]  # of an envelope, behind its kind
+
+
 @pytest.mark.parametrize("kind", ["", "x" * 101])
 def test_an_envelope_without_a_kind_or_with_a_long_one_is_no_envelope(kind: str) -> None:
-    packed = pb.Frame(envelopes=[pb.Envelope(kind=kind, number=1)])
     with pytest.raises(DecodeError, match="an envelope of kind"):
-        unpack_frame(packed.SerializeToString())
+        unpack_frame(frame_of([0, 1, kind, *REST]))
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [
+        *itertools.product((0, 1, 3, 6, 9, 10), (-1, 0.5, "1", b"1", None, [1])),
+        *itertools.product((2,), (1, b"a", None, ["a"])),
+        *itertools.product((4,), (1, 0, None, "yes")),
+        *itertools.product((5,), (-1.0, math.nan, math.inf, "1", None)),
+        *itertools.product((7, 8), (-1, 0, 0.5, "a", None, [b""])),
+        (6, 2**32),
+        (9, 1),
+        (10, 1),
+        (10, 2**63),
+    ],
+)
+@pytest.mark.parametrize("size", [0, 300])
+def test_each_field_has_a_type_and_bounds(place: int, wrong: object, size: int) -> None:
+    """In heads of either size, as they are read in different ways."""
+    items = [5, 1, "a", *REST]
+    items[7] = bytes(size)
+    assert unpack_frame(frame_of(items)).receipt == 5
+    items[place] = wrong
+    with pytest.raises(DecodeError):
+        unpack_frame(frame_of(items))
+
+
+@pytest.mark.parametrize("size", [0, 300])
+def test_a_head_holds_what_it_announces(size: int) -> None:
+    items = [5, 1, "a", *REST, 2, "a", 7, False, 0, 0, bytes(size), b"", 1, 2, 1, 0, "name", b"v"]
+    (_, envelope) = unpack_frame(frame_of(items, b"x")).envelopes
+    assert (envelope.headers, [*map(bytes, envelope.buffers)]) == ({"name": b"v"}, [b"x", b""])
+    for wrong, raw in ((items, b""), (items, b"xy"), ([*items, 3], b"x"), (items[:-1], b"x"),
+                       (items[:-3], b"x"), (items[:14], b""), ([], b""), ([], b"x"), ([*items[:-1], "v"], b"x"),
+                       ([*items[:-2], 1, b"v"], b"x")):  # fmt: skip
+        with pytest.raises(DecodeError):
+            unpack_frame(frame_of(wrong, raw))
+    head = msgpack.packb(items)
+    for wrong_head in (
+        b"",
+        b"\x01",
+        b"\x80",
+        msgpack.packb({0: 5}),
+        head[:-1],
+        head + b"\x01",
+        b"\xc1",
+    ):
+        with pytest.raises(DecodeError):
+            unpack_frame(pb.Frame(head=wrong_head, raw=b"x").SerializeToString())
 
 
 def test_an_envelope_goes_whole_up_to_the_bound() -> None:

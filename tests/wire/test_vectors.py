@@ -118,7 +118,7 @@ def test_values_are_read_without_telegrad(vector: Any) -> None:
 @pytest.mark.parametrize("vector", load("frames.json")["frames"], ids=lambda v: v["name"])
 def test_frames_are_read_without_telegrad(vector: Any) -> None:
     data = bytes.fromhex(vector["message"])
-    found = independent_frames.message(independent_frames.FRAME, data)
+    found = independent_frames.frame(data)
     assert text(found) == text(vector["fields"])
     envelopes = vector["fields"].get("envelopes", [])
     assert [each.kind for each in unpack_frame(data).envelopes] == [e["kind"] for e in envelopes]
@@ -184,7 +184,7 @@ def test_the_conversation_is_followed_without_telegrad() -> None:
             payload = message[16:]
             assert message[:16] == independent_frames.tag(key, counters[sender], payload)
             counters[sender] += 1
-            frame = independent_frames.message(independent_frames.FRAME, payload)
+            frame = independent_frames.frame(payload)
             assert text(frame) == text(step["fields"])
             for envelope in frame.get("envelopes", []):
                 kinds.append(envelope["kind"])

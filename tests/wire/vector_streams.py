@@ -40,6 +40,7 @@ from telegrad.wire import (
     pack_frame,
     unpack_frame,
 )
+from telegrad.wire.frame import parts_of
 from tests.wire.vector_cases import shown
 
 Json: TypeAlias = dict[str, Any]
@@ -63,12 +64,40 @@ def fields(message: Any) -> Json:
 
     found: Json = {}
     for field, value in message.ListFields():
-        if field.name == "headers":
-            found["headers"] = [{"key": key, "value": value[key].hex()} for key in sorted(value)]
-        elif isinstance(value, int | float | str | bytes) or hasattr(value, "ListFields"):
+        if isinstance(value, int | float | str | bytes) or hasattr(value, "ListFields"):
             found[field.name] = one(value)
         else:
             found[field.name] = [one(each) for each in value]
+    return found
+
+
+def frame_fields(data: bytes) -> Json:
+    """Returns what is in a frame, by name; a part that comes in pieces is shown as its size."""
+    frame, found = unpack_frame(data), fields(pb.Frame.FromString(data))
+    found.pop("raw", None)
+    del found["head"]
+    found["receipt"] = frame.receipt
+    lent = {} if frame.lending is None else frame.lending.lent
+    for each in frame.envelopes:
+        announced = dict(frame.awaited.get(each.number, {}))
+        announced |= {part: it.size for part, it in lent.get(each.number, {}).items()}
+        parts = [announced.get(part, bytes(octets)) for part, octets in enumerate(parts_of(each))]
+        shown = [part.hex() if isinstance(part, bytes) else part for part in parts]
+        envelope: Json = {
+            "number": each.number,
+            "kind": each.kind,
+            "call": each.call,
+            "reply": each.reply,
+            "time_left": 0 if each.time_left == math.inf else each.time_left,
+            "depth": each.depth,
+            "document": shown[0],
+            "externals": shown[1],
+        }
+        if shown[2:]:
+            envelope["buffers"] = shown[2:]
+        if each.headers:
+            envelope["headers"] = {name: value.hex() for name, value in each.headers.items()}
+        found.setdefault("envelopes", []).append(envelope)
     return found
 
 
@@ -124,7 +153,7 @@ def frames() -> list[Json]:
     }
     packed = {name: pack_frame(frame) for name, frame in many.items()}
     return [
-        {"name": name, "message": data.hex(), "fields": fields(pb.Frame.FromString(data))}
+        {"name": name, "message": data.hex(), "fields": frame_fields(data)}
         for name, data in packed.items()
     ]
 
@@ -291,7 +320,7 @@ class Talk:
             "from": sender,
             "what": what,
             "message": message.hex(),
-            "fields": fields(pb.Frame.FromString(payload)),
+            "fields": frame_fields(payload),
         }
         if extra.get("body", ...) is not ...:
             value, objects = extra["body"]

@@ -44,7 +44,7 @@ from telegrad.transport.security.tags import (
 from telegrad.types import WorkerInfo
 from telegrad.wire import escaped
 
-OLDEST_VERSION = NEWEST_VERSION = 1
+OLDEST_VERSION = NEWEST_VERSION = 2
 CONTROL, BULK, MOVED = "control", "bulk", "moved"
 
 

@@ -74,7 +74,7 @@ class Client:
         name, rank, incarnation = me
         hello = b"".join(
             [
-                put(1, 1), put(2, 1), put(4, "default"), put(5, name),
+                put(1, 2), put(2, 2), put(4, "default"), put(5, name),
                 put(6, rank << 1 ^ rank >> 63), put(7, incarnation),
                 put(8, secrets.token_bytes(32)), put(9, "control"),
                 put(10, expected[0]), put(11, expected[1]),
@@ -94,8 +94,8 @@ class Client:
         self.sending = independent_frames.stream_key(token, b"dialler", hellos)
         self.receiving = independent_frames.stream_key(token, b"listener", hellos)
 
-    def write(self, payload: bytes) -> None:
-        payload = put(2, self.received) + payload
+    def write(self, payload: bytes, *envelope: Any) -> None:
+        payload += put(8, msgpack.packb([self.received, *envelope]))
         self.outgoing.put(independent_frames.tag(self.sending, self.sent, payload) + payload)
         self.sent += 1
 
@@ -104,7 +104,7 @@ class Client:
         payload = message[16:]
         assert message[:16] == independent_frames.tag(self.receiving, self.taken, payload)
         self.taken += 1
-        frame = independent_frames.message(independent_frames.FRAME, payload)
+        frame = independent_frames.frame(payload)
         if beat := frame.get("heartbeat", {}).get("sent"):
             self.write(put(3, put(2, beat)))
         return frame
@@ -113,10 +113,12 @@ class Client:
         """Sends a request and returns the kind and the parts of its reply."""
         self.posted += 1
         number = self.posted
-        envelope = put(1, number) + put(2, kind) + put(3, number) + put(5, SECONDS)
-        envelope += put(7, msgpack.packb(body)) + put(8, externals)
-        envelope += b"".join(put(10, len(each)) + put(11, each) for each in buffers)
-        self.write(put(1, envelope))
+        sizes = map(len, buffers)
+        self.write(
+            put(9, b"".join(buffers)),
+            number, kind, number, False, SECONDS, 0, msgpack.packb(body), externals,
+            0, len(buffers), *sizes,
+        )  # fmt: skip
         while True:
             for reply in self.read().get("envelopes", []):
                 self.received += 1
@@ -223,7 +225,7 @@ def call_functions(worker: Client) -> None:
 
 def test_one_that_does_not_hold_the_token_is_told_so(server: rpc.Agent, tmp_path: Path) -> None:
     channel = grpc.insecure_channel(endpoint_in(tmp_path / "job").removeprefix("grpc://"))
-    hello = put(1, 1) + put(2, 1) + put(4, "default") + put(5, "mallory") + put(8, bytes(32))
+    hello = put(1, 2) + put(2, 2) + put(4, "default") + put(5, "mallory") + put(8, bytes(32))
     hello += put(9, "control") + put(10, "coordinator")
     messages = [b"H" + hello, b"P" + put(1, bytes(32))]
     with channel:

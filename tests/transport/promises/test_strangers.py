@@ -13,6 +13,7 @@ from telegrad.wire import Envelope, Frame, pack_frame
 from tests.loops import on_loop
 from tests.transport.promises.hand_made import MALLORY, Peer, answers_to, serves_on, until_closed
 from tests.transport.workers import SECONDS, Floor
+from tests.wire.heads import frame_of
 
 
 def told(message: bytes) -> tuple[Reason, str]:
@@ -56,9 +57,7 @@ def test_frames_before_the_proof(floor: Floor) -> None:
         b"\xff" * 100,
         pack_frame(Frame(receipt=12)),
         pack_frame(Frame(envelopes=[Envelope("test.message", 1)])),
-        pb.Frame(
-            envelopes=[pb.Envelope(number=1, kind="a", buffer_sizes=[2**63], buffers=[b""])]
-        ).SerializeToString(),
+        frame_of([0, 1, "a", 0, False, 0, 0, b"", b"", 0, 1, -(2**63)]),
     ],
     ids=["noise", "receipt", "number", "size"],
 )

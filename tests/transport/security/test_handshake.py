@@ -145,7 +145,7 @@ def test_a_lanes_proof_is_none_for_another_stream_or_purpose() -> None:
 
 def test_a_hello_that_is_altered_on_its_way() -> None:
     """The proof covers all that was said, so nobody in between can take a capability away."""
-    for change in ({"capabilities": ["more"]}, {"newest_version": 2}, {"nonce": b"n" * 32}):
+    for change in ({"capabilities": ["more"]}, {"newest_version": 3}, {"nonce": b"n" * 32}):
         dial, accept = ends()
         hello = pb.Hello.FromString(dial.hello()[1:])
         hello.MergeFrom(pb.Hello(**change))
@@ -187,7 +187,7 @@ def test_whom_it_does_not_want(identity: Identity, expected: WorkerInfo, reason:
 def test_no_version_in_common(oldest: int, newest: int) -> None:
     hello = pb.Hello.FromString(ends()[0].hello()[1:])
     hello.oldest_version, hello.newest_version = oldest, newest
-    with refuses(Reason.VERSION, f"{oldest} to {newest}, here: 1 to 1"):
+    with refuses(Reason.VERSION, f"{oldest} to {newest}, here: 2 to 2"):
         ends()[1].takes_hello(b"H" + hello.SerializeToString())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from telegrad.wire import (
     DecodeLimits,
     Envelope,
     Frame,
+    Heartbeat,
     decode,
     encode,
     measure,
@@ -38,7 +40,8 @@ from telegrad.wire.document import (
     Tag,
 )
 from telegrad.wire.encoder import MAX_DEPTH
-from telegrad.wire.frame import MAX_ENVELOPES
+from telegrad.wire.frame import MAX_ITEMS
+from tests.wire.heads import frame_of
 from tests.wire.samples import Bits
 
 PRIME = 2**61 - 1  # every multiple of it has the hash 0
@@ -261,33 +264,42 @@ def test_keys_as_long_as_the_document_do_not_fill_the_error() -> None:
 
 
 def test_the_most_envelopes_of_a_write() -> None:
-    tiny = pb.Envelope(number=1, kind="a").SerializeToString()
-    field = b"\x0a" + bytes([len(tiny)]) + tiny
-    rest = Frame(receipt=1).receipt
-    assert rest == 1
-    assert len(unpack_frame(field * MAX_ENVELOPES).envelopes) == MAX_ENVELOPES
-    with at_most(MIB), pytest.raises(DecodeError, match=f"more than {MAX_ENVELOPES}"):
-        unpack_frame(field * (MAX_ENVELOPES + 1))
-    for garbage in (b"\xff" * 70_000, b"\x0a\xff" * 40_000, b"\x0b" + bytes(70_000)):
+    tiny = [1, "a", 0, False, 0, 0, b"", b"", 0, 0]
+    most = MAX_ITEMS // len(tiny) - 1
+    assert len(unpack_frame(frame_of([0, *tiny * most])).envelopes) == most
+    above = frame_of([0, *tiny * (most + 2)])
+    with at_most(MIB), pytest.raises(DecodeError, match=f"more than {MAX_ITEMS} items"):
+        unpack_frame(above)
+    for garbage in (b"\xff" * 70_000, b"\x42\xff" * 40_000, b"\x0b" + bytes(70_000)):
         with at_most(2 * MIB), pytest.raises(DecodeError):
             unpack_frame(garbage)
 
 
-def test_what_a_large_write_may_hold() -> None:
-    """The walk over its fields takes all that protobuf does."""
-    large = pb.Envelope(number=2**63, kind="a", document=bytes(70_000), call=3).SerializeToString()
-    beat = pack_frame(Frame(receipt=2**40))
+@pytest.mark.parametrize("size", [200, 70_000])
+@pytest.mark.parametrize(
+    "head", [b"\xdd\x00\x00\xff\xff", b"\xdc\x00\xf0", b"\xdf\x00\x00\xff\xff"]
+)
+def test_lists_in_lists_take_no_memory(head: bytes, size: int) -> None:
+    """At every level msgpack reserves the length that is announced."""
+    nested = head * (size // len(head))
+    frame = b"\x42" + bytes([size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14]) + nested
+    with at_most(2 * MIB), pytest.raises(DecodeError):
+        unpack_frame(frame.ljust(size + 4, b"\xc0"))
+
+
+def test_fields_in_any_order_and_unknown_ones() -> None:
+    """Other libraries write fields in other orders, and later versions more of them."""
+    head = msgpack.packb([2**40, 2**63, "a", 3, False, 0, 0, bytes(70_000), b"", 0, 2, 3, 300])
+    raw = bytes(range(3)) + bytes(300)
     unknown = b"\x99\x06" + bytes(8) + b"\x9d\x06" + bytes(4) + b"\x98\x06\x01"
-    data = (
-        beat
-        + unknown
-        + b"\x0a"
-        + bytes([len(large) & 0x7F | 0x80, len(large) >> 7 & 0x7F | 0x80, len(large) >> 14])
-        + large
-    )
-    frame = unpack_frame(data)
-    assert frame.receipt == 2**40
-    assert frame.envelopes[0].document == bytes(70_000)
+    beat = pb.Frame(heartbeat=pb.Heartbeat(sent=1.5)).SerializeToString()
+    one, other = (pb.Frame(head=head).SerializeToString(), pb.Frame(raw=raw).SerializeToString())
+    for parts in itertools.permutations((one, other, beat, unknown)):
+        frame = unpack_frame(b"".join(parts))
+        assert (frame.receipt, frame.heartbeat) == (2**40, Heartbeat(1.5))
+        (envelope,) = frame.envelopes
+        assert (envelope.number, envelope.document) == (2**63, bytes(70_000))
+        assert [bytes(each) for each in envelope.buffers] == [raw[:3], raw[3:]]
 
 
 def test_announcements_are_bounded() -> None:
