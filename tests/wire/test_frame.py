@@ -232,3 +232,13 @@ def test_an_envelope_goes_whole_up_to_the_bound() -> None:
         envelope = Envelope("k", 1, document=b"d", buffers=[bytes(INLINE_BYTES + more)], number=1)
         _, whole = measure(envelope)
         assert whole is not bool(more)
+
+
+@pytest.mark.parametrize("buffers", [(), (b"x",), (b"y" * 200,)])
+def test_heads_of_every_length_around_those_that_are_written_otherwise(buffers: Any) -> None:
+    sizes = [*range(90, 135), *range(220, 260), *range(2**14 - 60, 2**14)]
+    for size in sizes:
+        frame = Frame([Envelope("k", document=bytes(size), buffers=[*buffers], number=1)], 7)
+        data = pack_frame(frame)
+        assert pb.Frame.FromString(data).SerializeToString() == data
+        assert unpack_frame(data) == frame
