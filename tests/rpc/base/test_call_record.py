@@ -77,6 +77,7 @@ def fails(func: Callable[..., Any], *args: Any, **how: Any) -> None:
 
 def cancelled() -> None:
     future = rpc.rpc_async(1, code.hold_async, ("cancelled",))
+    assert code.gates("cancelled-entered").wait(10.0)  # or the end of the job may overtake it
     future.cancel()
 
 
