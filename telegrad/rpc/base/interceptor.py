@@ -54,6 +54,8 @@ class Interceptor(ABC):
     def speaks(self, call: CallRecord, *, reply: bool) -> bool:
         """Returns True if `outgoing` must see a message without externals, or with arrays alone.
 
+        Of the reply of a call without a `state` it is asked only where an interceptor hears all.
+
         Args:
             call: This end's record of the call.
             reply: True if it is the reply.

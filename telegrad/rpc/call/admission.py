@@ -96,6 +96,10 @@ class Window:
         if self._waiting or len(self._placed) >= self._limit:
             self._waiting[call] = size
             return NextStep.WAIT
+        if size <= self._allowance:  # as `_take_place`, for nearly each call
+            self._allowance -= size
+            self._placed[call] = size
+            return NextStep.START
         return self._take_place(call, size)
 
     def admit(self, call: int) -> bool:

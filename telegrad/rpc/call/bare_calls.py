@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
+from types import FunctionType, ModuleType
 from typing import Final
 
 from telegrad.wire import Encoded, FunctionRef, encode, read_head
@@ -12,7 +14,10 @@ ARGUMENTS: Final = "args"  # the arguments' key in a payload; earlier keys name 
 KEPT_CALLS = 1000  # of so many functions; making one takes 1.2 us, reading it 3, finding either 0.1
 KEPT_BYTES = 512  # of each; longer documents are read in the usual way
 
-_END = encode({ARGUMENTS: [], "kwargs": {}}).document[1:]
+BARE_END: Final = encode({ARGUMENTS: [], "kwargs": {}}).document[1:]  # of such a call's document
+
+# Of functions at the top of an imported module: that module, and the name and payload of the call.
+KNOWN: Final[dict[FunctionType, tuple[ModuleType, tuple[str, Encoded]]]] = {}
 
 
 @lru_cache(KEPT_CALLS)
@@ -27,19 +32,24 @@ def bare_call(ref: FunctionRef) -> Encoded:
     return encode({"func": ref.name, **script, ARGUMENTS: [], "kwargs": {}}, name=None)
 
 
+def know(func: FunctionType, message: tuple[str, Encoded]) -> None:
+    """Puts a function into `KNOWN`, if its own module has it under its own name."""
+    home = sys.modules.get(func.__module__)
+    if isinstance(home, ModuleType) and vars(home).get(func.__qualname__) is func:
+        if len(KNOWN) >= KEPT_CALLS:
+            KNOWN.clear()
+        KNOWN[func] = home, message
+
+
+@lru_cache(KEPT_CALLS)
 def called_by(document: bytes) -> FunctionRef | None:
     """Returns the function of a document that is one of `bare_call`; None for any other.
+
+    Only for documents of at most `KEPT_BYTES` that end with `BARE_END`: those are kept.
 
     Raises:
         DecodeError: The document cannot be read as far as its arguments.
     """
-    if len(document) > KEPT_BYTES or not document.endswith(_END):
-        return None
-    return _called_by(document)
-
-
-@lru_cache(KEPT_CALLS)
-def _called_by(document: bytes) -> FunctionRef | None:
     head = read_head(document, ARGUMENTS)
     name, script = head.get("func"), head.get("script", "")
     if type(name) is not str or type(script) is not str or not name.isprintable():

@@ -266,11 +266,11 @@ class MessageCodec:
         message = None
         arrays = not lifted or _ARRAYS.issuperset(map(type, lifted))
         speaks = not arrays
-        for interceptor in (
-            () if speaks else chain
-        ):  # `any` of a generator takes three times as long
-            if interceptor.speaks(record, reply=reply):
-                speaks = True
+        # Without a state no interceptor has seen the request, unless it hears all.
+        if arrays and (not reply or record.state or self._hears_all):
+            for interceptor in chain:  # `any` of a generator takes three times as long
+                if interceptor.speaks(record, reply=reply):
+                    speaks = True
         if speaks:
             message = Message(peer, reply, record, lifted, {}, None, final)
         to_settle: Memory | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
@@ -14,7 +15,15 @@ from typing import Any, TypeAlias, TypeGuard, final
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc.base.ambient import find_agent
 from telegrad.rpc.base.served_call import ServedCall
-from telegrad.rpc.call.bare_calls import ARGUMENTS, bare_call, called_by
+from telegrad.rpc.call.bare_calls import (
+    ARGUMENTS,
+    BARE_END,
+    KEPT_BYTES,
+    KNOWN,
+    bare_call,
+    called_by,
+    know,
+)
 from telegrad.rpc.functions import is_async_execution
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.policy.bounds import check_call
@@ -191,10 +200,18 @@ def call_message(
     """
     bare = kwargs is None and (args is None or (type(args) is tuple and not args))
     if bare and type(func) is FunctionType:
+        if (known := KNOWN.get(func)) is not None:
+            home, message = known
+            kept = sys.modules.get(func.__module__) is home
+            if kept and home.__dict__.get(func.__qualname__) is func:
+                return message
         ref = FunctionRef.of(func)
         if ref.script:
             _refuse_what_stays_here(ref.name)
-        return ref.name, bare_call(ref)
+        message = ref.name, bare_call(ref)
+        if not ref.name.startswith("__main__:"):
+            know(func, message)
+        return message
     return call_payload(func, args, kwargs)
 
 
@@ -289,7 +306,8 @@ def admit_call(resolve: Resolve, call: ServedCall, document: bytes) -> Prepare |
         FunctionNotFoundError: There is no such function.
         CallRefusedError: The policy does not allow it.
     """
-    if (ref := called_by(document)) is not None:
+    bare = len(document) <= KEPT_BYTES and document.endswith(BARE_END)
+    if bare and (ref := called_by(document)) is not None:
         name, script = ref
         call.record.function = name
         func = resolve(name, script=script, caller=call.caller)

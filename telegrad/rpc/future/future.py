@@ -245,8 +245,11 @@ class Future(Awaited, Generic[T]):
             except BaseException as error:
                 cut_own_frames(error)
                 raise
-        if self._has_value():
+        if self._state == _VALUE:  # as `_has_value`
+            self._unread = None
             return self._value  # type: ignore[return-value]  # None too where that is a T
+        if self._has_value():
+            return self._value  # type: ignore[return-value]
         raise self._fresh_error()
 
     def value(self) -> T:

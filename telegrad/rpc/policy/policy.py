@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 import types
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -209,7 +210,7 @@ class CallablePolicy:
         self._project = Project()
         # Verdicts on functions that may be called; most are called again. A verdict holds for the
         # same function under the same name, and for a method also on the same class.
-        self._known: dict[str, tuple[str, str, types.FunctionType]] = {}
+        self._known: dict[str, tuple[str, str, types.ModuleType, types.FunctionType]] = {}
         self._known_methods: set[tuple[type, str, object]] = set()
 
     def __repr__(self) -> str:
@@ -229,18 +230,23 @@ class CallablePolicy:
             CallRefusedError: The function may not be called here.
             FunctionNotFoundError: There is no function of that name here.
         """
-        if type(name) is str and name in self._known:
-            module, path, known = self._known[name]
-            space = names.namespace_of(module)
-            found: object = None if space is None else space.get(path)
-            if found is known:
-                return known
-        function = self._resolve(CallableRequest(self, name, caller, script), called=True)
-        mine = self._decide is None and _at_top(name) is function  # one in a class has many names
-        if mine and type(function) is types.FunctionType:
+        known = self._known.get(name) if type(name) is str else None
+        if known is not None:
+            module, path, home, function = known
+            same = home.__dict__.get(path) is function
+            if same and sys.modules.get(module) is home:
+                return function
+        found: Callable[..., Any] = self._resolve(
+            CallableRequest(self, name, caller, script), called=True
+        )
+        mine = self._decide is None and _at_top(name) is found  # one in a class has many names
+        if mine and type(found) is types.FunctionType:
             module, _, path = name.partition(":")
-            self._known[name] = module, path, function
-        return function
+            # The script's module has several names, and a tool runs it in a dict of its own.
+            owner = names.module_of(module)
+            if owner is not None and vars(owner).get(path) is found:
+                self._known[name] = owner.__name__, path, owner, found
+        return found
 
     def resolve_value(
         self, name: str, *, caller: WorkerInfo = _SOMEBODY, kind: str | None = None

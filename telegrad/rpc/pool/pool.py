@@ -127,7 +127,7 @@ class Pool:
             return True
         # Where no thread could start, and all that run wait, nothing would take the work until its
         # time is over: it is refused now, and `shortage` says why.
-        return self._act(todo) or not (bounded and self._withdraw(work))
+        return not todo or self._act(todo) or not (bounded and self._withdraw(work))
 
     def _withdraw(self, work: Work) -> bool:
         """Takes work back that no thread can take; returns False if one can, or did."""

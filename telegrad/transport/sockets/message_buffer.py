@@ -24,26 +24,20 @@ class MessageBuffer:
         largest: The most bytes of a message, as given; `accept_all` raises it after the proof.
         start: The offset of the first byte, except for a big message under way.
         end: The offset of their end; equal to `start` when nothing is left.
+        space: The place for the next bytes of the stream; never empty once `take` returned None.
 
     >>> buffer = MessageBuffer()
-    >>> with buffer.space() as space:
-    ...     space[:8] = bytes([0, 0, 0, 2]) + b"hi" + bytes(2)  # of the next message half a header
+    >>> buffer.space[:8] = bytes([0, 0, 0, 2]) + b"hi" + bytes(2)  # of the next half a header
     >>> buffer.take(8), buffer.take()
     (b'hi', None)
     """
 
     def __init__(self, largest: int = LARGEST) -> None:
-        self._room = memoryview(bytearray(ROOM))
+        self.space = self._room = memoryview(bytearray(ROOM))
         self.largest = largest
         self.start = self.end = 0
         self._big: bytearray | None = None  # the message under way that does not fit there
         self._come = 0  # the number of its bytes that came
-
-    def space(self) -> memoryview:
-        """Returns the place for the next bytes of the stream; never empty."""
-        if self._big is not None:
-            return memoryview(self._big)[self._come :]
-        return self._room[self.end :]
 
     def take(self, come: int = 0) -> bytes | None:
         """Returns the next whole message; None while there is none.
@@ -57,8 +51,9 @@ class MessageBuffer:
         if self._big is not None:
             self._come += come
             if self._come < len(self._big):
+                self.space = self.space[come:]
                 return None
-            message, self._big = bytes(self._big), None
+            message, self._big, self.space = bytes(self._big), None, self._room
             return message
         self.end = end = self.end + come
         start, room = self.start + HEADER_BYTES, self._room
@@ -72,6 +67,7 @@ class MessageBuffer:
             return bytes(room[start:behind])
         if behind == end:
             self.start = self.end = 0
+            self.space = room
             return bytes(room[start:behind])
         if size > self.largest:
             raise CarrierClosedError(f"a message of {size} bytes, at most {self.largest} may come")
@@ -88,6 +84,7 @@ class MessageBuffer:
         self.start += size
         if self.start == self.end:
             self.start = self.end = 0
+        self.space = self._room[self.end :]
         return size
 
     def _make_room(self, size: int) -> None:
@@ -96,9 +93,11 @@ class MessageBuffer:
             left = bytes(self._room[self.start : self.end])
             self._room[: len(left)] = left
             self.start, self.end = 0, len(left)
+        self.space = self._room[self.end :]
 
     def _begin_big(self, start: int, size: int) -> None:
         self._big = bytearray(size)
         self._come = self.end - start
         self._big[: self._come] = self._room[start : self.end]
+        self.space = memoryview(self._big)[self._come :]
         self.start = self.end = 0

@@ -159,7 +159,7 @@ class DirectSocket:
         while message is None:
             try:
                 size, beside, flags, _ = self._socket.recvmsg_into(
-                    [incoming.space()], ANCILLARY_BYTES, CLOSE_ON_EXEC
+                    [incoming.space], ANCILLARY_BYTES, CLOSE_ON_EXEC
                 )
             except BlockingIOError:
                 return None

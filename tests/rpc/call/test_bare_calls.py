@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from telegrad.errors import CallRefusedError, DecodeError
-from telegrad.rpc.call.bare_calls import ARGUMENTS, bare_call, called_by
+from telegrad.errors import CallRefusedError, DecodeError, EncodeError, FunctionNotFoundError
+from telegrad.rpc.call.bare_calls import (
+    ARGUMENTS,
+    BARE_END,
+    KEPT_CALLS,
+    KNOWN,
+    bare_call,
+    called_by,
+)
 from telegrad.rpc.call.user_call import (
     CallMode,
     UserCall,
@@ -17,7 +26,7 @@ from telegrad.rpc.call.user_call import (
     call_payload,
     read_arguments,
 )
-from telegrad.rpc.seams import CallRecord, ServedCall
+from telegrad.rpc.seams import CallablePolicy, CallRecord, ServedCall
 from telegrad.types import WorkerInfo
 from telegrad.wire import Encoded, FunctionRef, decode, encode, read_head
 from tests.rpc import remote_code
@@ -33,7 +42,8 @@ def test_it_is_what_the_general_way_makes(ref: FunctionRef) -> None:
     document = bare_call(ref).document
     assert document == encode(payload, name=None).document
     assert read_arguments(decode(document), ref.name) == ([], {})
-    assert called_by(document) == (ref if len(document) <= 512 else None)
+    assert document.endswith(BARE_END)
+    assert called_by(document) == ref
 
 
 @pytest.mark.parametrize("nothing", [None, ()])
@@ -92,3 +102,51 @@ def test_each_call_is_judged_anew() -> None:
         admit_call(resolve, call, document)
     assert asked == [("__main__:f", "s.py")] * 3
     assert read_head(document, ARGUMENTS)["func"] == "__main__:f"
+
+
+def module_with(name: str, source: str) -> Any:
+    """Imports a module of this source, in place of any of that name."""
+    module = ModuleType(name)
+    sys.modules[name] = module
+    exec(compile(source, f"{name}.py", "exec"), vars(module))
+    return module
+
+
+def test_what_is_kept_of_a_function_ends_with_its_place_in_the_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At the caller a message, at the callee the function itself: a name leads to what it is now."""
+    monkeypatch.setitem(sys.modules, "kept", ModuleType("kept"))  # and takes it out at the end
+    policy = CallablePolicy(["kept.*"])
+    module = module_with("kept", "def first(): ...\ndef second(): ...")
+    first = module.first
+    for _ in range(2):
+        assert call_message(first, (), None)[0] == "kept:first"
+        assert policy.resolve("kept:first") is first
+
+    module.first = module.second  # as a notebook's cell that is run again does
+    with pytest.raises(EncodeError):
+        call_message(first, (), None)
+    module.first = first
+    assert call_message(first, (), None)[0] == "kept:first"
+
+    again = module_with("kept", "def first(): ...")  # another module of its name
+    with pytest.raises(EncodeError):
+        call_message(first, (), None)
+    for _ in range(2):
+        assert policy.resolve("kept:first") is again.first
+        assert call_message(again.first, (), None)[0] == "kept:first"
+
+    del sys.modules["kept"]
+    with pytest.raises(FunctionNotFoundError):
+        policy.resolve("kept:first")
+
+
+def test_the_names_of_many_functions_are_kept_within_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "many", ModuleType("many"))
+    module = module_with("many", "\n".join(f"def f{k}(): ..." for k in range(KEPT_CALLS + 2)))
+    for k in range(KEPT_CALLS + 2):
+        assert call_message(getattr(module, f"f{k}"), (), None)[0] == f"many:f{k}"
+        assert 0 < len(KNOWN) <= KEPT_CALLS

@@ -17,7 +17,7 @@ SIZES = st.one_of(
 
 def fill(buffer: MessageBuffer, data: bytes | memoryview, most: int) -> tuple[int, bytes | None]:
     """Puts as much as there is room for; returns how much that was, and the next message."""
-    with buffer.space() as space:
+    with buffer.space[:] as space:
         assert len(space) > 0
         size = min(len(space), len(data), most)
         space[:size] = data[:size]
