@@ -200,24 +200,29 @@ class Pool:
     # In the pool's threads.
 
     def _work(self) -> None:
-        work = self._next(first=True)
+        took: list[float] = []
+        work = self._next(took)
         while work is not None:
             _run(work)
             del work  # a thread at rest keeps nothing of the last call alive
-            work = self._next()
+            work = self._next(took)
 
-    def _next(self, *, first: bool = False) -> Work | None:
+    def _next(self, took: list[float]) -> Work | None:
         """Returns the next work of a thread; None where the thread ends.
 
         Args:
-            first: True if the thread has just started; else it has done its work.
+            took: The time at which it took its work, and the pieces that all had taken by then; set
+                to those of the next. Empty if the thread has just started.
         """
         roster, watch, me = self._roster, self._watch, threading.get_ident()
-        if not first:
+        if took:
+            now = time.monotonic()
             with critical.section, self._roster_lock:
-                rest = roster.rest()
+                rest = roster.rest(now - took[0], roster.taken - int(took[1]))
                 if rest is Rest.NOT:
-                    return roster.take(time.monotonic())
+                    work = roster.take(now)
+                    took[:] = now, roster.taken
+                    return work
             if rest is Rest.OVER:
                 return None
         while True:  # it is idle
@@ -234,7 +239,8 @@ class Pool:
             # have taken it since, and this one then rests on.
             more = called or self._queue.get()
             with critical.section, self._roster_lock:
-                if more and (work := roster.take(time.monotonic())) is not None:
+                if more and (work := roster.take(now := time.monotonic())) is not None:
+                    took[:] = now, roster.taken
                     return work
                 if not more:
                     roster.end()

@@ -11,7 +11,9 @@ before work that nobody waits for yet (root calls), and has room where root call
 
 Work that comes within a millisecond after other work was taken is left to the threads that run, and
 nobody is woken for it: most calls are quick, and threads that take turns at the interpreter's lock
-take longer. A look one millisecond later wakes other threads if none of those has come back.
+take longer. If none of those has come back a millisecond later, one more thread is woken for what
+was left, then two, four and so on, a millisecond apart. A thread rests, though work is left, while
+others take it as quickly.
 
 One idle thread watches the sockets. It does the work that it submits while it watches itself.
 """
@@ -35,6 +37,10 @@ NESTED_SHARE: Final = 4
 TURNS: Final = 8
 # The time in which a thread that took work is expected back: quick work takes microseconds.
 QUICK_SECONDS = 0.001
+# A thread rests where others took so many pieces of work while it did its own, each in less than
+# this time: a further thread would only take turns with them.
+OTHERS: Final = 4
+TURN_SECONDS: Final = 0.0002
 
 # The Context in which it runs, the function, and its arguments.
 Work: TypeAlias = tuple[Any, Callable[..., Any], tuple[Any, ...]]
@@ -111,7 +117,8 @@ class ThreadRoster:
         self._roots: deque[Work] = deque()
         self._in_a_row = 0  # nested work taken since a root call was
         self._took_at = -math.inf  # the time at which a thread last took work, or was woken
-        self._ticks = self._looks = False  # True while TICK and LOOK are under way
+        self._ticks = False  # True while TICK is under way
+        self._looks = 0  # while LOOK is under way: the threads that it wakes at most
         self.threads = self.idle = self.blocked = 0
         self.taken = self.left = 0
         self.gate = WatcherGate()
@@ -146,7 +153,7 @@ class ThreadRoster:
         self.left += 1
         if self._looks:
             return NOTHING
-        self._looks = True
+        self._looks = 1
         return (Do.LOOK,)
 
     def take(self, now: float) -> Work | None:
@@ -177,11 +184,19 @@ class ThreadRoster:
                     return True
         return False
 
-    def rest(self) -> Rest:
-        """Returns the next step of a thread that did its work, and counts it as idle or ended."""
+    def rest(self, seconds: float, others: int) -> Rest:
+        """Returns the next step of a thread that did its work, and counts it as idle or ended.
+
+        Args:
+            seconds: The time since it took that work.
+            others: The pieces of work that other threads have taken since.
+        """
         self.idle += 1
         if self.threads - self.blocked <= self._num_threads:
             if self.left:
+                runs = self.threads - self.idle > self.blocked  # another thread, which comes back
+                if runs and others >= OTHERS and seconds < others * TURN_SECONDS:
+                    return Rest.IDLE
                 self.left -= 1
                 return Rest.NOT
             return Rest.IDLE
@@ -226,8 +241,10 @@ class ThreadRoster:
 
     def look(self, taken: int) -> Todo:
         """Handles the end of a millisecond since so many pieces of work were taken."""
-        found = self.announce_left() if taken == self.taken else NOTHING
-        self._looks = self.left > 0
+        found, step = NOTHING, 1
+        if taken == self.taken:
+            found, step = self.announce_left(self._looks), 2 * self._looks
+        self._looks = step if self.left else 0
         return (*found, Do.LOOK) if self._looks else found
 
     def close(self) -> Todo:
@@ -239,11 +256,12 @@ class ThreadRoster:
 
     # The consequences of events.
 
-    def announce_left(self) -> Todo:
-        """Finds a thread for each piece of work that was left to those that run."""
+    def announce_left(self, most: float = math.inf) -> Todo:
+        """Finds a thread for each piece of work that was left to those that run, or for so many."""
         found = NOTHING
-        while self.left:
+        while self.left and most > 0:
             self.left -= 1
+            most -= 1
             found += self._find_thread()
         return found
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from telegrad.rpc.pool.roster import (
     NESTED_SHARE,
+    OTHERS,
     QUICK_SECONDS,
+    TURN_SECONDS,
     TURNS,
     Do,
     Rest,
@@ -44,6 +46,7 @@ class Pool:
         self.due: list[tuple[Callable[[int], Todo], int]] = []  # looks, each with what was taken
         self.entered = 0
         self.taken: list[int] = []
+        self.took: dict[int, tuple[float, int]] = {}  # when a thread took work, and what all had
         self._drawn = 0
 
     def act(self, todo: Todo, *, stalled: bool = False) -> None:
@@ -95,11 +98,16 @@ class Pool:
     def work(self, thread: int, work: Work | None) -> None:
         assert work is not None
         self.taken.append(work[2][0])
+        self.took[thread] = self.now, len(self.taken)
         self.nested.discard(work[2][0])
         self.threads[thread] = State.WORKING
 
     def finish(self, thread: int) -> None:
-        rest = self.roster.rest()
+        began, count = self.took[thread]
+        too_many = self.roster.threads - self.roster.blocked > self.num_threads
+        rest = self.roster.rest(self.now - began, len(self.taken) - count)
+        if rest is Rest.IDLE and self.roster.left and not too_many:
+            assert len(self.those(State.WORKING)) > 1, "work is left to nobody"
         if rest is Rest.NOT:
             self.work(thread, self.roster.take(self.now))
         elif rest is Rest.OVER:
@@ -158,7 +166,7 @@ def after(events: list[tuple[int, int]], num_threads: int, max_threads: int) -> 
     """Returns a pool after some events; each is a kind, and which thread or step it concerns."""
     pool = Pool(num_threads, max_threads)
     for kind, which in events:
-        pool.now += QUICK_SECONDS / 4
+        pool.now += QUICK_SECONDS / (4, 16, 64)[which % 3]
         watching, working = pool.those(State.WATCHING), pool.those(State.WORKING)
         waiting, steps = pool.those(State.WAITING), pool.steps()
         if kind <= 2:
@@ -258,3 +266,45 @@ def test_work_is_not_left_to_threads_that_rest_already() -> None:
     pool.enter(nested=True)  # checks that it is not left as well
     assert pool.tokens == 1
     pool.check()
+
+
+def filled(left: int) -> Pool:
+    """A pool with a thread at work, and so much work that was left to it."""
+    pool = Pool(4, 100)
+    pool.enter(nested=True)
+    pool.rest(1)
+    pool.woken(1)
+    for _ in range(left):
+        pool.enter(nested=True)
+    assert (pool.roster.left, pool.tokens) == (left, 0)
+    return pool
+
+
+def test_looks_in_a_row_wake_one_thread_more_and_then_twice_as_many() -> None:
+    roster = filled(20).roster
+
+    def woken() -> int:
+        return roster.look(roster.taken).count(Do.WAKE)
+
+    assert [woken() for _ in range(3)] == [1, 2, 4]
+    assert roster.look(roster.taken - 1) == (Do.LOOK,)  # a thread has taken work since
+    assert [woken() for _ in range(5)] == [1, 2, 4, 6, 0]
+
+
+def test_a_thread_rests_while_others_take_work_as_quickly() -> None:
+    for others, seconds, rests in (
+        (OTHERS, OTHERS * TURN_SECONDS / 2, True),
+        (OTHERS, OTHERS * TURN_SECONDS, False),
+        (OTHERS - 1, 0.0, False),
+    ):
+        pool = filled(20)
+        pool.look()
+        (second,) = [thread for thread in pool.threads if thread != 1]
+        pool.rest(second)
+        pool.woken(second)
+        assert pool.roster.rest(seconds, others) is (Rest.IDLE if rests else Rest.NOT)
+
+
+def test_the_last_thread_that_runs_takes_what_is_left() -> None:
+    pool = filled(20)
+    assert pool.roster.rest(0.0, 100) is Rest.NOT
