@@ -7,12 +7,14 @@ but no longer `active`, and so inherits nothing.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
-from typing import Protocol, final
+from typing import Final, Protocol, cast, final
 
+from telegrad.critical import critical
 from telegrad.errors import CallCancelledError, CallTimeoutError, TelegradError
 from telegrad.rpc.base.call_record import CallPhase, CallRecord, Outcome
 from telegrad.types import WorkerInfo
@@ -23,6 +25,13 @@ class Cancellable(Protocol):
 
     def cancel(self) -> bool:
         """Ends it, unless it has ended; idempotent, from any thread, never blocks."""
+
+
+# Of a call that has made no call and has not waited, as most do: the garbage collector counts each
+# set and list that is alive.
+_NO_WORK: Final = cast("set[Cancellable]", frozenset())
+_NO_HOOKS: Final = cast("list[Callable[[], None]]", ())
+_making_lock = threading.Lock()  # guards the making of a call's own sets and list
 
 
 @final
@@ -44,8 +53,9 @@ class ServedCall:
         cancelled: True if the caller gave it up, or is lost.
         expired: True if the caller did so because the deadline passed.
         nested: The calls that it has made and that are not answered yet. Changed under the lock of
-            the call table; of one agent, or of several agents: each operation is atomic.
-        waits: The blocking waits of its threads; each operation is atomic.
+            the call table; of one agent, or of several agents: each operation is atomic. Added to
+            by `nests`.
+        waits: The blocking waits of its threads; each operation is atomic. Added to by `begins`.
         release: Gives back the bytes that it was admitted with; None where it holds none.
         items: For a stream: the number of items that it has sent.
         runner: The object by which it ends: a thread or task, or the future of its value; see
@@ -64,12 +74,12 @@ class ServedCall:
     active: bool = field(init=False, default=True)
     cancelled: bool = field(init=False, default=False)
     expired: bool = field(init=False, default=False)
-    nested: set[Cancellable] = field(init=False, default_factory=set)
-    waits: set[Cancellable] = field(init=False, default_factory=set)
+    nested: set[Cancellable] = field(init=False, default=_NO_WORK)
+    waits: set[Cancellable] = field(init=False, default=_NO_WORK)
     release: Callable[[], None] | None = field(init=False, default=None)
     items: int = field(init=False, default=0)
     runner: object = field(init=False, default=None)
-    _hooks: list[Callable[[], None]] = field(init=False, default_factory=list)
+    _hooks: list[Callable[[], None]] = field(init=False, default=_NO_HOOKS)
 
     @property
     def phase(self) -> CallPhase:
@@ -97,8 +107,28 @@ class ServedCall:
         for wait in list(self.waits):  # last: waiters for a nested call get its result
             wait.cancel()
 
+    def nests(self, call: Cancellable) -> None:
+        """Adds a call that it has made."""
+        self._make_own()
+        self.nested.add(call)
+
+    def begins(self, wait: Cancellable) -> None:
+        """Adds a wait of one of its threads."""
+        self._make_own()
+        self.waits.add(wait)
+
+    def _make_own(self) -> None:
+        """Makes its sets and its list, once."""
+        if self._hooks is not _NO_HOOKS:
+            return
+        with critical.section, _making_lock:
+            if self._hooks is _NO_HOOKS:
+                self.nested, self.waits = set(), set()
+                self._hooks = []  # last: a thread that finds this finds all three
+
     def on_cancel(self, hook: Callable[[], None]) -> None:
         """Calls `hook` once when it is cancelled, or now if it was; the hook must not block."""
+        self._make_own()
         self._hooks.append(hook)
         if self.cancelled:
             self._run_hooks()

@@ -157,7 +157,7 @@ class CallLife:
         if again is not None:
             again.sent += 1
         if parent is not None:
-            parent.nested.add(call.future)
+            parent.nests(call.future)
         if size is not None:
             incarnation = call.peer.incarnation
             if incarnation not in self._windows:
@@ -176,7 +176,7 @@ class CallLife:
         if self.closed:
             return [_action(Do.END, call, State.NEW)]
         if call.parent is not None:
-            call.parent.nested.add(call.future)
+            call.parent.nests(call.future)
         self.requests.add(call.number, call)
         self.sent += call.values
         return [_action(Do.SEEK, call, State.NEW)]

@@ -103,6 +103,7 @@ class Delivery:
         self._evicted: WorkerLostError | None = None
         self.lock = threading.Lock()
         self.life = CallLife(limits.pending_calls_per_peer, limits.pending_bytes // UNASKED_PART)
+        self._withdraw = self.cancel  # one object for all calls: a bound method is a new one
         agent_life.on_ending(self._end_waits)
 
     def start(self, call: PendingCall, sealed: Sealed, *, root: bool = False) -> None:
@@ -117,7 +118,7 @@ class Delivery:
         if was_sent := call.number:
             left -= call.elapsed
         else:
-            call.number, call.withdraw = self.life.requests.draw(), self.cancel
+            call.number, call.withdraw = self.life.requests.draw(), self._withdraw
         envelope.call, envelope.time_left = call.number, left if left > 0.0 else 0.0
         size = len(envelope.document)  # headers are small by nature
         if envelope.externals:
@@ -155,7 +156,7 @@ class Delivery:
 
     def start_away(self, call: PendingCall, loss: WorkerLostError) -> None:
         """Enters a call whose callee is known as lost, and which waits for its return."""
-        call.number, call.withdraw = self.life.requests.draw(), self.cancel
+        call.number, call.withdraw = self.life.requests.draw(), self._withdraw
         if call.record.facts is not None:
             call.record.facts.begin()
         with critical.section, self.lock:

@@ -24,6 +24,7 @@ import time
 from asyncio import _get_running_loop
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
+from types import CodeType
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast, final, overload
 
 from telegrad.critical import INTERRUPTING, critical, in_section
@@ -178,7 +179,7 @@ class Future(Awaited, Generic[T]):
 
     # fmt: off
     __slots__ = (
-        "__weakref__", "_about", "_callbacks", "_error", "_fails",
+        "__weakref__", "_about", "_callbacks", "_error", "_fails", "_instruction",
         "_on_cancel", "_readers", "_reports", "_resolver", "_state", "_thunk", "_undone", "_unread",
         "_value", "_wakers", "_words",
     )
@@ -187,7 +188,9 @@ class Future(Awaited, Generic[T]):
     def __init__(self) -> None:
         self._begin(None, UNNAMED, ())
         # The library reads the errors of its own.
-        self._unread: Origin | None = origin_of_caller(sys._getframe(1))
+        origin = origin_of_caller(sys._getframe(1))
+        self._unread: CodeType | None = None if origin is None else origin.code
+        self._instruction = 0 if origin is None else origin.instruction
 
     def _begin(
         self,
@@ -202,7 +205,9 @@ class Future(Awaited, Generic[T]):
         self._error: BaseException | None = None
         self._thunk: list[Callable[[], T]] = _EMPTY  # taken by the thread that decodes
         self._fails = False  # True if the thunk will raise
-        self._unread = None  # the place where it was made, until its error is read or handed on
+        # The place where it was made, until its error is read or handed on, in two attributes: the
+        # collector counts each tuple that is alive.
+        self._unread, self._instruction = None, 0
         self._reports: Reports | None = None
         self._resolver = 0  # the thread that decodes
         self._readers: list[Waker] = _EMPTY  # of threads that wait for that one
@@ -340,7 +345,9 @@ class Future(Awaited, Generic[T]):
         """
         check_callback(callback)
         child: Future[Any] = new_future(self._dispatch, f"then() of {self._label}")
-        child._unread, child._reports = origin_of_caller(sys._getframe(1)), self._reports
+        if (origin := origin_of_caller(sys._getframe(1))) is not None:
+            child._unread, child._instruction = origin
+        child._reports = self._reports
         self._unread = None
         comes_from(child, self)
 
@@ -521,7 +528,7 @@ class Future(Awaited, Generic[T]):
     def _watch(self, origin: Origin, reports: Reports | None) -> None:
         """Logs its error if nobody retrieves it; see `unread`. For the library."""
         self._reports = reports_of(find_agent()) if reports is None and self._failed else reports
-        self._unread = origin
+        self._unread, self._instruction = origin
 
     def _hand_on(self) -> None:
         """Records that another object reports its error. For the library."""
@@ -667,13 +674,14 @@ class Future(Awaited, Generic[T]):
 
     def __del__(self) -> None:
         try:
-            origin = self._unread
+            code = self._unread
         except AttributeError:  # __init__ refused
             return
-        if origin is None or self._reports is None or not self._failed:
+        if code is None or self._reports is None or not self._failed:
             return
         error = self._thunk[0] if self._thunk else self._error
         if error is not None:
+            origin = Origin(code, self._instruction)
             self._reports.put(Report(self._label, origin, error))
 
     def _follow(self, child: Future[Any]) -> None:

@@ -65,7 +65,7 @@ class Gate:
         served = last_served_call()  # a thread may outlive the coroutine that it works for
         if served is not None:
             served.let_others_in()
-            served.waits.add(self)
+            served.begins(self)
             if served.cancelled:  # perhaps before it knew of this wait
                 self.cancel()
         if pooled is not None:

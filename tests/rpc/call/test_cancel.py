@@ -463,7 +463,7 @@ def test_the_hooks_come_before_what_was_called() -> None:
     served, nested = served_call(), rpc.Future[int]()
     heard: list[str] = []
     nested.add_done_callback(lambda _: heard.append("nested"))
-    served.nested.add(nested)
+    served.nests(nested)
     served.on_cancel(lambda: heard.append("coroutine"))
     served.cancel()
     assert heard == ["coroutine", "nested"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.rpc import seams
+from telegrad.rpc.call.pending_call import PendingCall
 from telegrad.rpc.call.serving import REPLY
 from telegrad.rpc.pool.inbox import Inbox
 from telegrad.transport.session.connection import Connection
@@ -155,6 +157,27 @@ LIMITS = {
     ("array", "caller"): (265, 9),
     ("array", "callee"): (245, 9),
 }
+
+
+# -- the objects that the garbage collector follows: it runs after so many more are alive ----------
+
+
+def followed(make: Callable[[], object]) -> float:
+    """Returns how many objects are alive for each thing that is made."""
+    kept = [make()]
+    gc.collect()
+    before = len(gc.get_objects())
+    kept += [make() for _ in range(100)]
+    return (len(gc.get_objects()) - before) / (len(kept) - 1)
+
+
+def test_the_objects_of_a_call() -> None:
+    record = seams.CallRecord("f")
+    served = partial(seams.ServedCall, "w1", WorkerInfo("w0", 0, 1), 1, record, math.inf, 0)
+    pending = partial(PendingCall, WorkerInfo("w1", 1, 1), record, None, 0.0, 1.0, values=True)
+    assert followed(served) <= 1.1
+    assert followed(pending) <= 1.1
+    assert followed(rpc.Future) <= 4.1  # three lists: tokens that threads take, wakers, callbacks
 
 
 def test_a_call_at_rest(programs: Programs) -> None:

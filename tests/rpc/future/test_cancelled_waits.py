@@ -207,7 +207,7 @@ def test_a_wait_prefers_what_it_waits_for() -> None:
         waiting = pool.submit(wait)
         assert entered.wait(20)
         leaks.wait_until_gone("no wait", lambda: [] if call.waits else ["the wait"])
-        call.nested.add(future)
+        call.nests(future)
         call.cancel()
         with pytest.raises(CallCancelledError, match="a future was cancelled"):
             waiting.result(20)
