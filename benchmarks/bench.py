@@ -60,7 +60,9 @@ def measured(part: Part, peers: list[str], told: argparse.Namespace, until: floa
         CannotError: It needs two hosts, and there cannot be any.
     """
     programs = {peer: part.programs[peer] for peer in peers if peer in part.programs}
-    rounds = min(told.rounds, part.rounds or told.rounds)
+    rounds = max(
+        min(told.rounds, part.rounds or told.rounds), 1 if told.quick else part.least_rounds
+    )
     run_all_rounds = partial(measure, rounds=rounds, seconds=told.seconds, until=until)
     if part.between_hosts:
         with two_hosts() as start:

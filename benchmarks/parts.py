@@ -44,6 +44,7 @@ class Part:
         programs: Each peer's, in benchmarks/peers.
         plans: What is run: a name, and the programs' arguments.
         rounds: At most so many; None for as many as the command was told.
+        least_rounds: At least so many, however few it was told.
         between_hosts: Whether the workers are on two hosts.
         grows: Whether its plans are those of `GROWTH`.
         repeats: Whether its programs repeat a case on request (peers/repetitions.py).
@@ -53,6 +54,7 @@ class Part:
     programs: dict[str, str]
     plans: Sequence[tuple[str, Sequence[str]]]
     rounds: int | None = None
+    least_rounds: int = 1
     between_hosts: bool = False
     grows: bool = False
     repeats: bool = False
@@ -153,6 +155,7 @@ PARTS: Final[dict[str, Part]] = {
         "a parameter server and batched updates, beside the same written with torch",
         {"telegrad": "telegrad_jobs.py", "torch": "torch_jobs.py"},
         [("3 workers", [])],
+        least_rounds=9,  # of three, medians of the same tree differed by more than a tenth
     ),
     "mlp": Part(
         "a step of a 784-1024-1024-10 network in one process, beside torch and NumPy by hand",
@@ -267,6 +270,12 @@ ROWS: Final[tuple[Row, ...]] = (
         "3 workers",
         ("parameter server", "per_second"),
         Gate("torch", 1.0, least=True),
+    ),
+    Row(
+        "parameter server, processor time of a step, us",
+        "jobs",
+        "3 workers",
+        ("parameter server", "processor"),
     ),
     Row(
         "batched updates, images/s",

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -134,8 +134,11 @@ class Batched:
 # -- on the trainers -------------------------------------------------------------------------------
 
 
-def train(lib: Library, kind: str, server: Any, rank: int, steps: int) -> tuple[float, float]:
-    """Makes so many steps; returns images a second, and the first loss."""
+Trained: TypeAlias = tuple[float, float, float]
+
+
+def train(lib: Library, kind: str, server: Any, rank: int, steps: int) -> Trained:
+    """Makes so many steps; returns the seconds, those of the processor, and the first loss."""
     rng = np.random.default_rng(rank)
     step = (fetching if kind == "parameter server" else pushing)(lib, server)
     batches = [
@@ -145,9 +148,9 @@ def train(lib: Library, kind: str, server: Any, rank: int, steps: int) -> tuple[
         )
         for _ in range(BATCHES)
     ]
-    began = time.perf_counter()
+    began, before = time.perf_counter(), time.process_time()
     losses = [step(*batches[i % BATCHES]) for i in range(steps)]
-    return steps * BATCH / (time.perf_counter() - began), losses[0]
+    return time.perf_counter() - began, time.process_time() - before, losses[0]
 
 
 def fetching(lib: Library, server: Any) -> Callable[[Any, Any], float]:
@@ -193,23 +196,37 @@ def through(lib: Library, parameters: list[Any], x: Any) -> Any:
 
 
 def measure(lib: Library, seconds: float) -> dict[str, Any]:
-    """Returns images a second, of all trainers together, and losses to compare."""
+    """Returns images a second, the processor time of a trainer's step, and losses to compare."""
     found = {}
     for kind in KINDS:
         server = lib.server(kind)
-        rate, losses = together(lib, kind, server, WARM_UP)
-        rate, _ = together(lib, kind, server, WARM_UP)
+        values = together(lib, kind, server, WARM_UP)["values"]
+        rate = together(lib, kind, server, WARM_UP)["per_second"]
         steps = max(BATCHES, int(seconds * rate / (TRAINERS * BATCH)))
-        rate, _ = together(lib, kind, server, steps)
-        found[kind] = {"per_second": rate, "steps": steps, "values": losses}
+        found[kind] = {**together(lib, kind, server, steps), "steps": steps, "values": values}
     return found
 
 
-def together(lib: Library, kind: str, server: Any, steps: int) -> tuple[float, list[float]]:
-    """Has all trainers make so many steps; returns images a second, and their first losses."""
+def together(lib: Library, kind: str, server: Any, steps: int) -> dict[str, Any]:
+    """Has all trainers make so many steps.
+
+    Returns:
+        All images by the seconds of the slowest trainer, as a job is done when all are: rates of
+        trainers that begin or end apart would add up to more. The processor time of one step, in
+        microseconds: at its trainer, at the server, and of both. The first losses.
+    """
+    before = time.process_time()
     training = [lib.train(rank, kind, server, steps) for rank in range(1, TRAINERS + 1)]
-    rates, losses = zip(*[each.wait() for each in training], strict=True)
-    return sum(rates), list(losses)
+    seconds, processor, losses = zip(*[each.wait() for each in training], strict=True)
+    at_server = 1e6 * (time.process_time() - before) / (TRAINERS * steps)
+    at_trainer = 1e6 * sum(processor) / (TRAINERS * steps)
+    return {
+        "per_second": TRAINERS * steps * BATCH / max(seconds),
+        "trainer": at_trainer,
+        "server": at_server,
+        "processor": at_trainer + at_server,
+        "values": list(losses),
+    }
 
 
 def run(lib: Library, serve: Callable[..., None]) -> None:

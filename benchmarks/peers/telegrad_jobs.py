@@ -93,7 +93,7 @@ class Telegrad(telegrad_passes.Telegrad):
         return rpc.rpc_async(rank, telegrad_jobs.train, (kind, server, rank, steps))
 
 
-def train(kind: str, server: Any, rank: int, steps: int) -> tuple[float, float]:
+def train(kind: str, server: Any, rank: int, steps: int) -> jobs.Trained:
     """Runs at a trainer; see jobs.train."""
     return jobs.train(Telegrad(), kind, server, rank, steps)
 

@@ -95,7 +95,7 @@ class Torch(torch_passes.Torch):
         return rpc.rpc_async(rank, torch_jobs.train, (kind, server, rank, steps))
 
 
-def train(kind: str, server: Any, rank: int, steps: int) -> tuple[float, float]:
+def train(kind: str, server: Any, rank: int, steps: int) -> jobs.Trained:
     """Runs at a trainer; see jobs.train."""
     warnings.simplefilter("ignore")  # of torch's own use of TorchScript
     return jobs.train(Torch(), kind, server, rank, steps)
