@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -21,10 +22,6 @@ class Late(Exception):
     """Raised by the handler, as that of an alarm does."""
 
 
-def _raise_late(number: int, frame: FrameType | None) -> None:
-    raise Late
-
-
 @contextmanager
 def interrupted(
     begun: Callable[[], object], number: signal.Signals = signal.SIGALRM
@@ -37,7 +34,8 @@ def interrupted(
     """
     main = threading.main_thread()
     assert threading.current_thread() is main
-    waits, left = threading.Event(), threading.Event()
+    waits = threading.Event()
+    ends: queue.SimpleQueue[str] = queue.SimpleQueue()  # of the block, or of the handler alone
     block = rpc.Future._block
 
     def noted_block(future: rpc.Future[Any], limit: float) -> bool:
@@ -49,11 +47,18 @@ def interrupted(
         begun()
         assert waits.wait(20)
         signal.pthread_kill(main.ident or 0, number)
-        assert left.wait(20)  # even if it came while the thread fell asleep
+        while ends.get(timeout=20) == "swallowed":  # else even as the thread fell asleep
+            signal.pthread_kill(main.ident or 0, number)
 
-    before = signal.signal(
-        number, signal.default_int_handler if number == signal.SIGINT else _raise_late
-    )
+    def handle(number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code.co_name == "__del__":  # Python ends there what is raised
+                ends.put("swallowed")
+                return
+            frame = frame.f_back
+        raise KeyboardInterrupt if number == signal.SIGINT else Late
+
+    before = signal.signal(number, handle)
     thread = threading.Thread(target=interrupt)
     try:
         with (
@@ -63,6 +68,6 @@ def interrupted(
             thread.start()
             yield
     finally:
-        left.set()
+        ends.put("left")
         thread.join()
         signal.signal(number, before)
