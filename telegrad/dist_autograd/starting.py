@@ -76,7 +76,7 @@ def run_pass(
     ended._let_cancel(partial(submit, _interrupt, runner))
     try:
         if served is not None:
-            served.nested.add(ended)
+            served.nests(ended)
             if served.cancelled:  # perhaps before it was added
                 ended.cancel()
         OwnPart(agent, runner, container.desk).run(partial(runner.start, found, mode, wanted))

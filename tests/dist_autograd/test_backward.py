@@ -54,6 +54,17 @@ def test_an_unused_remote_result_does_not_hang(cluster: Cluster) -> None:
     cluster.call(0, unused_result)
 
 
+def own_pass() -> Array:
+    x = tensor(X, requires_grad=True)
+    with dist_autograd.context() as context_id:
+        dist_autograd.backward(context_id, [(x * 3.0).sum()])
+        return dist_autograd.get_gradients(context_id)[x].data
+
+
+def test_a_served_call_may_begin_a_pass_before_it_calls_or_waits(cluster: Cluster) -> None:
+    close(cluster.call(0, rpc.rpc_sync, "worker1", own_pass), np.full_like(X, 3.0))
+
+
 def add_up(values: list[Tensor], same: Tensor) -> Tensor:
     assert values[0] is same
     return values[0] + values[1] + same

@@ -53,9 +53,9 @@ class ServedCall:
         cancelled: True if the caller gave it up, or is lost.
         expired: True if the caller did so because the deadline passed.
         nested: The calls that it has made and that are not answered yet. Changed under the lock of
-            the call table; of one agent, or of several agents: each operation is atomic. Added to
-            by `nests`.
-        waits: The blocking waits of its threads; each operation is atomic. Added to by `begins`.
+            the call table; of one agent, or of several agents: each operation is atomic. Only
+            `nests` adds to it: before the first one it is one empty set of all calls.
+        waits: The blocking waits of its threads; each operation is atomic. Only `begins` adds.
         release: Gives back the bytes that it was admitted with; None where it holds none.
         items: For a stream: the number of items that it has sent.
         runner: The object by which it ends: a thread or task, or the future of its value; see
