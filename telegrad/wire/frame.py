@@ -354,9 +354,10 @@ def _unpack_head(fields: Any, raw: Buffer, limits: DecodeLimits) -> Frame:
         at += _ENVELOPE_FIELDS
         if type(kind) is not str or not 0 < len(kind) <= MAX_KIND_LENGTH:
             raise DecodeError(f"an envelope of kind {kind!r:.{MAX_KIND_LENGTH}}")
-        # What is no integer raises a TypeError.
+        # What is no integer raises a TypeError, but for a boolean.
         if (
-            number | call | depth | named | several < 0
+            type(number) is not int
+            or number | call | depth | named | several < 0
             or depth >= _MOST_DEPTH
             or not (reply is False or reply is True)
         ):
@@ -398,11 +399,11 @@ def _unpack_head(fields: Any, raw: Buffer, limits: DecodeLimits) -> Frame:
 
 def _headers(items: list[Any]) -> dict[str, bytes]:
     """Returns headers from names and values in turn."""
-    headers = dict(zip(items[::2], items[1::2], strict=True))
-    for name, each in headers.items():
-        if type(name) is not str or type(each) is not bytes:
-            raise DecodeError("an envelope with headers that are no bytes")
-    return headers
+    names, values = items[::2], items[1::2]
+    # First: whoever chooses integers chooses their hashes, and how many of them collide.
+    if set(map(type, names)) != {str} or set(map(type, values)) != {bytes}:
+        raise DecodeError("an envelope with headers that are no bytes")
+    return dict(zip(names, values, strict=True))
 
 
 def _announced(
@@ -422,8 +423,8 @@ def _announced(
             continue
         if type(size) is not int or not 0 < size <= limits.document_bytes:
             raise DecodeError(
-                f"an envelope of kind {kind!r} announces a document of {size} bytes; at most "
-                f"{limits.document_bytes} may come (Limits.document_bytes)"
+                f"an envelope of kind {kind!r} announces a document of {size!r:.100} bytes; at "
+                f"most {limits.document_bytes} may come (Limits.document_bytes)"
             )
         awaited[part] = size
     awaited |= {part: -size for part, size in enumerate(sizes, FIRST_BUFFER) if size < 0}
