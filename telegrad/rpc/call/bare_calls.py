@@ -16,7 +16,8 @@ KEPT_BYTES = 512  # of each; longer documents are read in the usual way
 
 BARE_END: Final = encode({ARGUMENTS: [], "kwargs": {}}).document[1:]  # of such a call's document
 
-# Of functions at the top of an imported module: that module, and the name and payload of the call.
+# Of functions that go by the name of their own module, and of no package that shows them: that
+# module, and the name and payload of the call.
 KNOWN: Final[dict[FunctionType, tuple[ModuleType, tuple[str, Encoded]]]] = {}
 
 
@@ -33,9 +34,10 @@ def bare_call(ref: FunctionRef) -> Encoded:
 
 
 def know(func: FunctionType, message: tuple[str, Encoded]) -> None:
-    """Puts a function into `KNOWN`, if its own module has it under its own name."""
-    home = sys.modules.get(func.__module__)
-    if isinstance(home, ModuleType) and vars(home).get(func.__qualname__) is func:
+    """Puts a function into `KNOWN`, if it goes by its place in its own module."""
+    home, own = sys.modules.get(func.__module__), f"{func.__module__}:{func.__qualname__}"
+    has = isinstance(home, ModuleType) and vars(home).get(func.__qualname__) is func
+    if isinstance(home, ModuleType) and has and message[0] == own:
         if len(KNOWN) >= KEPT_CALLS:
             KNOWN.clear()
         KNOWN[func] = home, message

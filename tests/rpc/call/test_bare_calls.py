@@ -142,6 +142,21 @@ def test_what_is_kept_of_a_function_ends_with_its_place_in_the_module(
         policy.resolve("kept:first")
 
 
+def test_a_function_that_a_package_shows_goes_by_what_the_package_has_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("shown", "shown._impl"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    inner = module_with("shown._impl", "def f(): ...\ndef g(): ...")
+    package = module_with("shown", "")
+    package.f = inner.f
+    for _ in range(2):
+        assert call_message(inner.f, (), None)[0] == "shown:f"
+    package.f = inner.g  # another function would run under that name
+    with pytest.raises(EncodeError):
+        call_message(inner.f, (), None)
+
+
 def test_the_names_of_many_functions_are_kept_within_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
