@@ -12,8 +12,8 @@ before work that nobody waits for yet (root calls), and has room where root call
 Work that comes within a millisecond after other work was taken is left to the threads that run, and
 nobody is woken for it: most calls are quick, and threads that take turns at the interpreter's lock
 take longer. If none of those has come back a millisecond later, one more thread is woken for what
-was left, then two, four and so on, a millisecond apart. A thread rests, though work is left, while
-others take it as quickly.
+was left, then two, four and so on, a millisecond apart, until others than those woken take work. A
+thread rests, though work is left, while others take it quickly.
 
 One idle thread watches the sockets. It does the work that it submits while it watches itself.
 """
@@ -37,8 +37,8 @@ NESTED_SHARE: Final = 4
 TURNS: Final = 8
 # The time in which a thread that took work is expected back: quick work takes microseconds.
 QUICK_SECONDS = 0.001
-# A thread rests where others took so many pieces of work while it did its own, each in less than
-# this time: a further thread would only take turns with them.
+# A thread rests where others took so many pieces of work while it did its own, and each of them
+# needs less than this time for one: then they take turns at the interpreter's lock, as it would.
 OTHERS: Final = 4
 TURN_SECONDS: Final = 0.0002
 
@@ -118,7 +118,7 @@ class ThreadRoster:
         self._in_a_row = 0  # nested work taken since a root call was
         self._took_at = -math.inf  # the time at which a thread last took work, or was woken
         self._ticks = False  # True while TICK is under way
-        self._looks = 0  # while LOOK is under way: the threads that it wakes at most
+        self._looks = 0  # while LOOK is under way: the threads that it wakes, twice the last ones
         self.threads = self.idle = self.blocked = 0
         self.taken = self.left = 0
         self.gate = WatcherGate()
@@ -194,8 +194,9 @@ class ThreadRoster:
         self.idle += 1
         if self.threads - self.blocked <= self._num_threads:
             if self.left:
-                runs = self.threads - self.idle > self.blocked  # another thread, which comes back
-                if runs and others >= OTHERS and seconds < others * TURN_SECONDS:
+                run = self.threads - self.idle - self.blocked  # others, which come back
+                quick = others >= OTHERS and seconds * run < others * TURN_SECONDS
+                if run and quick:
                     return Rest.IDLE
                 self.left -= 1
                 return Rest.NOT
@@ -242,7 +243,7 @@ class ThreadRoster:
     def look(self, taken: int) -> Todo:
         """Handles the end of a millisecond since so many pieces of work were taken."""
         found, step = NOTHING, 1
-        if taken == self.taken:
+        if self.taken - taken <= self._looks // 2:  # no more than the threads woken last
             found, step = self.announce_left(self._looks), 2 * self._looks
         self._looks = step if self.left else 0
         return (*found, Do.LOOK) if self._looks else found

@@ -287,13 +287,25 @@ def test_looks_in_a_row_wake_one_thread_more_and_then_twice_as_many() -> None:
         return roster.look(roster.taken).count(Do.WAKE)
 
     assert [woken() for _ in range(3)] == [1, 2, 4]
-    assert roster.look(roster.taken - 1) == (Do.LOOK,)  # a thread has taken work since
+    assert roster.look(roster.taken - 5) == (Do.LOOK,)  # one more than the four woken took work
     assert [woken() for _ in range(5)] == [1, 2, 4, 6, 0]
+
+
+def test_the_takes_of_the_threads_that_a_look_woke_are_no_progress() -> None:
+    roster = filled(20).roster
+    woken = []
+    for _ in range(4):
+        before = roster.taken - (woken[-1] if woken else 0)
+        woken.append(roster.look(before).count(Do.WAKE))
+        for _ in range(woken[-1]):
+            assert roster.take(0.0) is not None
+    assert woken == [1, 2, 4, 8]
 
 
 def test_a_thread_rests_while_others_take_work_as_quickly() -> None:
     for others, seconds, rests in (
         (OTHERS, OTHERS * TURN_SECONDS / 2, True),
+        (3 * OTHERS, 3 * OTHERS * TURN_SECONDS / 2, True),
         (OTHERS, OTHERS * TURN_SECONDS, False),
         (OTHERS - 1, 0.0, False),
     ):
@@ -303,6 +315,20 @@ def test_a_thread_rests_while_others_take_work_as_quickly() -> None:
         pool.rest(second)
         pool.woken(second)
         assert pool.roster.rest(seconds, others) is (Rest.IDLE if rests else Rest.NOT)
+
+
+def test_threads_that_run_side_by_side_do_not_rest() -> None:
+    """Others took as much in that time, all together; each of them needs as long as this one."""
+    pool = filled(60)
+    for _ in range(2):
+        pool.look()
+    more = [thread for thread in pool.threads if thread != 1]
+    for thread in more:
+        pool.rest(thread)
+        pool.woken(thread)
+    assert len(more) == 3
+    others = 2 * OTHERS
+    assert pool.roster.rest(others * TURN_SECONDS / 2, others) is Rest.NOT
 
 
 def test_the_last_thread_that_runs_takes_what_is_left() -> None:
