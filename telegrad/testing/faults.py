@@ -33,8 +33,9 @@ from telegrad.testing.fault_plan import (
     is_handshake,
 )
 from telegrad.transport import Carrier, CarrierClosedError, Listener, Transport, WrappedCarrier
-from telegrad.wire import unpack_frame
+from telegrad.wire import DecodeLimits, unpack_frame
 
+_ANY_SIZE = DecodeLimits(document_bytes=2**63, message_bytes=2**63)
 Names: TypeAlias = str | Sequence[str]  # of workers, as patterns: "worker0", ["worker0", "ps*"]
 
 
@@ -376,7 +377,7 @@ def kinds_of(payload: bytes) -> tuple[str, ...]:
     Raises:
         DecodeError: The bytes are not a frame.
     """
-    frame = unpack_frame(payload)
+    frame = unpack_frame(payload, _ANY_SIZE)
     kinds = dict.fromkeys(envelope.kind for envelope in frame.envelopes)
     found = [*kinds]
     if frame.heartbeat is not None:
