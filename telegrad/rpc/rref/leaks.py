@@ -75,13 +75,13 @@ class Leaks:
     def _living(self, limit: float) -> list[Reference]:
         """Returns the references to values of other workers that a program still has."""
         registry, users = self._registry, self._registry.users
-        registry.drain()
+        registry.settle_up()
         if not registry.ask(users.held):
             return []
         gc.collect()  # a reference that only a cycle keeps is no leak
-        registry.drain()
+        registry.settle_up()
         registry.wait_until(lambda: not users.held(), limit)
-        registry.drain()
+        registry.settle_up()
         held = set(registry.ask(users.held))
         if not held:
             return []

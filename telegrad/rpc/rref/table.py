@@ -46,6 +46,7 @@ from telegrad.rpc.rref.protocol import (
     UserDelete,
     UserTable,
 )
+from telegrad.rpc.rref.sweep import Sweep
 from telegrad.rpc.rref.value import (
     CONSTANTS,
     Arrival,
@@ -73,6 +74,9 @@ def _is_constant(value: Future[Any]) -> bool:
 
 # Garbage is counted by the next event; where there is none, by a tick this many seconds later.
 DRAIN_SECONDS = 0.1
+# References that one event lets go: 10 ms. A million at once would keep the loop, or the thread of
+# the next verb, for seconds.
+MOST_AT_ONCE = 5000
 
 # ------------------------------------------------------------------------------------------------
 
@@ -218,11 +222,18 @@ class RRefRegistry:
         def is_left() -> bool:
             return len(self.owners) + len(self.users) > 0 and not self._closed
 
-        self._tick = Tick(agent.deadlines.after, DRAIN_SECONDS, self.settle_up, is_left)
+        def part() -> None:
+            self.drain()
+            agent.messages.flush()
+
+        after = agent.deadlines.after
+        sweep = Sweep(part, lambda: not self.garbage.empty(), after)
+        self._tick = Tick(after, DRAIN_SECONDS, sweep, is_left)
 
     def counts(self) -> tuple[int, int]:
         """Returns the number of values that live here, and of forks of others' values."""
-        self.drain()
+        while not (self.garbage.empty() or in_section()):
+            self.drain()
         return len(self.owners), len(self.users)
 
     # References and values.
@@ -467,30 +478,31 @@ class RRefRegistry:
             self.drain()
 
     def drain(self) -> None:
-        """Counts the references that became garbage.
+        """Counts references that became garbage; of very many, some, and the tick goes on.
 
         A user's finaliser may call `release()` in a thread that holds the lock. There it leaves
         them to the event that is under way, or to the next tick.
         """
-        while not (self.garbage.empty() or in_section()):
-            with critical.section, self._lock:
-                # All ids that are there make one event, so that the releases for one worker are one
-                # message.
-                effects: list[Effect] = []
-                with contextlib.suppress(Empty):
-                    while True:
-                        gone = self.garbage.get_nowait()
-                        if isinstance(gone, RRefId):
-                            effects += self.owners.drop(gone)
-                        else:
-                            effects += self.users.release(gone)
-                steps = self._take(effects)
-            for step in steps:
-                step()
+        if self.garbage.empty() or in_section():
+            return
+        with critical.section, self._lock:
+            # They make one event, so that the releases for one worker are one message.
+            effects: list[Effect] = []
+            with contextlib.suppress(Empty):
+                for _ in range(MOST_AT_ONCE):
+                    gone = self.garbage.get_nowait()
+                    if isinstance(gone, RRefId):
+                        effects += self.owners.drop(gone)
+                    else:
+                        effects += self.users.release(gone)
+            steps = self._take(effects)
+        for step in steps:
+            step()
 
     def settle_up(self) -> None:
-        """Counts the garbage, and sends the messages that wait for later ones."""
-        self.drain()
+        """Counts all garbage, and sends the messages that wait for later ones."""
+        while not (self.garbage.empty() or in_section()):
+            self.drain()
         self.agent.messages.flush()
 
     def _take(self, effects: Sequence[Effect]) -> list[Callable[[], object]]:
