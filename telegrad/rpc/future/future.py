@@ -138,6 +138,7 @@ AWAIT = "write `await future` in an async def function"
 STATES = ("pending", "done, not decoded", "done, not decoded", "done", "failed", "cancelled")
 
 _EMPTY: Final = cast("list[Any]", ())  # in place of a list, in a future that needs none
+_TAKEN: Final[list[bool]] = []  # of all completed futures; nothing is ever put into it
 
 _PENDING, _THUNK, _RESOLVING, _VALUE, _ERROR, _CANCELLED = range(6)
 
@@ -595,6 +596,7 @@ class Future(Awaited, Generic[T]):
             del self._undone[0]
         except IndexError:
             return False
+        self._undone = _TAKEN
         self._source = None  # it may refer to this future
         self._thunk, self._readers = thunks, readers
         self._value, self._error, self._fails = value, error, fails

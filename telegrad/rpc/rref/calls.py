@@ -107,9 +107,12 @@ class Asked:
         self.calls.unuse(self.used)
         if future._failed:
             future._when_done(self._fails)
-        elif self.creation.fork is not None:
+            return
+        if self.creation.fork is not None:
             registry = self.calls.registry
             registry.event(registry.users.created, self.creation.fork)
+        if (reference := self.reference()) is not None:
+            reference.asked = None  # there is nothing to hear: this goes, and four objects with it
 
     def hear(self) -> None:
         """Records that the reference is used: its user is told if the creation failed."""

@@ -29,6 +29,7 @@ from telegrad.rendezvous import keep_newest
 from telegrad.rpc.base.failure import fresh_copy
 from telegrad.rpc.base.tick import Tick
 from telegrad.rpc.future.future import Future, new_future
+from telegrad.rpc.future.waits import Dispatch
 from telegrad.rpc.rref.protocol import (
     ChildAccept,
     CreationAbandon,
@@ -63,9 +64,10 @@ if TYPE_CHECKING:
     from telegrad.types import WorkerInfo
 
 
-def _new_value(agent: AgentCore, rref: RRefId) -> Future[Any]:
-    about = rref.creator, rref.number, agent.info.name
-    return new_future(agent.pool.submit, "the value of RRef %d.%d at %r", *about)
+def _new_value(submit: Dispatch, rref: RRefId, owner: WorkerInfo) -> Future[Any]:
+    return new_future(
+        submit, "the value of RRef %d.%d at %r", rref.creator, rref.number, owner.name
+    )
 
 
 def _is_constant(value: Future[Any]) -> bool:
@@ -84,6 +86,9 @@ Released: TypeAlias = RRefId | ForkId
 T = TypeVar("T")
 
 _logger = get_logger(__name__)
+
+
+_NO_METHODS: frozenset[str] = frozenset()  # each empty one is an object of its own
 
 
 @final
@@ -139,7 +144,7 @@ class Reference:
         self.asked: Callable[[], None] | None = None
         self.failure: BaseException | None = None
         self.made = time.monotonic()
-        self.methods: frozenset[str] = frozenset()
+        self.methods = _NO_METHODS
         self.whence: object = "an argument of a call"
 
     @property
@@ -208,6 +213,7 @@ class RRefRegistry:
     def __init__(self, agent: AgentCore) -> None:
         self.agent = agent
         self.me = agent.info
+        self._submit: Dispatch = agent.pool.submit  # one object for all values
         self.garbage: SimpleQueue[Released] = SimpleQueue()
         self._lock = threading.Lock()  # guards all below
         self._changed = threading.Condition(self._lock)  # told of every event while one leaves
@@ -277,7 +283,7 @@ class RRefRegistry:
                 # Made by the first thread that asks, under the lock: all must wait for the same
                 # future.
                 if rref in self.owners and not self._closed:
-                    value = self._values.setdefault(rref, _new_value(self.agent, rref))
+                    value = self._values.setdefault(rref, _new_value(self._submit, rref, self.me))
         return value
 
     def settle(self, rref: RRefId, value: object, error: BaseException | None = None) -> None:
@@ -514,7 +520,7 @@ class RRefRegistry:
             if isinstance(effect, Send):
                 sends.append(effect)
             elif isinstance(effect, Orphaned):
-                new = _new_value(self.agent, effect.rref)
+                new = _new_value(self._submit, effect.rref, self.me)
                 orphan = self._values.setdefault(effect.rref, new)
                 gone = "the worker that was to create this value gave up or was lost"
                 steps.append(partial(orphan.try_set_exception, ValueNotFoundError(gone)))

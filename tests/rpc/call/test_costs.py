@@ -171,6 +171,12 @@ def followed(make: Callable[[], object]) -> float:
     return (len(gc.get_objects()) - before) / (len(kept) - 1)
 
 
+def done() -> rpc.Future[int]:
+    future: rpc.Future[int] = rpc.Future()
+    future.set_result(1)
+    return future
+
+
 def test_the_objects_of_a_call() -> None:
     record = seams.CallRecord("f")
     served = partial(seams.ServedCall, "w1", WorkerInfo("w0", 0, 1), 1, record, math.inf, 0)
@@ -178,6 +184,7 @@ def test_the_objects_of_a_call() -> None:
     assert followed(served) <= 1.1
     assert followed(pending) <= 1.1
     assert followed(rpc.Future) <= 4.1  # three lists: tokens that threads take, wakers, callbacks
+    assert followed(done) <= 3.1  # two: nobody takes the token of a completed one
 
 
 def test_a_call_at_rest(programs: Programs) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -148,3 +150,34 @@ def test_what_follows_takes_a_deletion_along(cluster: Cluster) -> None:
 
 def owned() -> int:
     return rpc.statistics().owned_rrefs
+
+
+def test_the_objects_of_a_reference_that_was_read() -> None:
+    """What the collector follows, at both ends; deadlines that were cancelled go later, in bulk."""
+
+    def grown() -> Counter[str]:
+        def read(count: int) -> list[RRef[int]]:
+            rrefs = [rpc.remote("worker1", number) for _ in range(count)]
+            rrefs[-1].to_here()  # the replies to all creations are here
+            assert [rref.to_here() for rref in rrefs] == [7] * count
+            return rrefs
+
+        def objects() -> Counter[str]:
+            for _ in range(2):  # with the receipts for what was sent
+                rpc.rpc_sync("worker1", number)
+            gc.collect()
+            return Counter(type(each).__name__ for each in gc.get_objects())
+
+        kept = read(2)
+        before = objects()
+        kept += read(MANY)
+        return objects() - before
+
+    at_user = {"RRef": 1, "Reference": 1, "_Fork": 1, "RRefId": 1, "ForkId": 1, "Origin": 1}
+    at_owner = {"_Owned": 1, "RRefId": 1, "ForkId": 1, "Future": 1, "list": 2, "dict": 1}
+    most = Counter(at_user) + Counter(at_owner)
+    with Cluster(2) as cluster:
+        more = cluster.call(0, grown)
+    for name in ("Deadline", "tuple"):
+        del more[name]
+    assert {name: round(n / MANY) for name, n in more.items() if n >= MANY / 2} == most
