@@ -293,7 +293,7 @@ def test_looks_in_a_row_wake_one_thread_more_and_then_twice_as_many() -> None:
 
 def test_the_takes_of_the_threads_that_a_look_woke_are_no_progress() -> None:
     roster = filled(20).roster
-    woken = []
+    woken: list[int] = []
     for _ in range(4):
         before = roster.taken - (woken[-1] if woken else 0)
         woken.append(roster.look(before).count(Do.WAKE))
