@@ -109,18 +109,18 @@ class ServedCall:
 
     def nests(self, call: Cancellable) -> None:
         """Adds a call that it has made."""
-        self._make_own()
+        if self._hooks is _NO_HOOKS:
+            self._make_own()
         self.nested.add(call)
 
     def begins(self, wait: Cancellable) -> None:
         """Adds a wait of one of its threads."""
-        self._make_own()
+        if self._hooks is _NO_HOOKS:
+            self._make_own()
         self.waits.add(wait)
 
     def _make_own(self) -> None:
-        """Makes its sets and its list, once."""
-        if self._hooks is not _NO_HOOKS:
-            return
+        """Makes its sets and its list, unless another thread has made them."""
         with critical.section, _making_lock:
             if self._hooks is _NO_HOOKS:
                 self.nested, self.waits = set(), set()
@@ -128,7 +128,8 @@ class ServedCall:
 
     def on_cancel(self, hook: Callable[[], None]) -> None:
         """Calls `hook` once when it is cancelled, or now if it was; the hook must not block."""
-        self._make_own()
+        if self._hooks is _NO_HOOKS:
+            self._make_own()
         self._hooks.append(hook)
         if self.cancelled:
             self._run_hooks()

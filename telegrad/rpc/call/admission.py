@@ -91,16 +91,23 @@ class Window:
         """True if it knows of no call."""
         return not (self._placed or self._waiting)
 
-    def enter(self, call: int, size: int) -> NextStep:
-        """Takes a new call and returns its first step: START, ASK or WAIT."""
-        if self._waiting or len(self._placed) >= self._limit:
+    def enter(self, call: int, size: int, *, waited: bool = False) -> NextStep:
+        """Takes a new call and returns its first step: START, ASK or WAIT.
+
+        Args:
+            call: The call's number.
+            size: Its bytes.
+            waited: True if it has waited, and there is a place for it.
+        """
+        if not waited and (self._waiting or len(self._placed) >= self._limit):
             self._waiting[call] = size
             return NextStep.WAIT
-        if size <= self._allowance:  # as `_take_place`, for nearly each call
-            self._allowance -= size
-            self._placed[call] = size
-            return NextStep.START
-        return self._take_place(call, size)
+        if size > self._allowance:
+            self._placed[call], self._asking[call] = 0, size
+            return NextStep.ASK
+        self._allowance -= size
+        self._placed[call] = size
+        return NextStep.START
 
     def admit(self, call: int) -> bool:
         """Takes the callee's permit for a call; returns False if the call was withdrawn before."""
@@ -126,21 +133,13 @@ class Window:
         while self._waiting and len(self._placed) < self._limit:
             first = next(iter(self._waiting))
             size = self._waiting.pop(first)
-            moves.append(Move(first, self._take_place(first, size), size))
+            moves.append(Move(first, self.enter(first, size, waited=True), size))
         return moves
 
     def lose(self) -> None:
         """Forgets all calls, as the peer is lost."""
         for calls in (self._waiting, self._asking, self._placed):
             calls.clear()
-
-    def _take_place(self, call: int, size: int) -> NextStep:
-        if size > self._allowance:
-            self._placed[call], self._asking[call] = 0, size
-            return NextStep.ASK
-        self._allowance -= size
-        self._placed[call] = size
-        return NextStep.START
 
 
 class Grant(NamedTuple):

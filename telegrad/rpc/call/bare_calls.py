@@ -35,9 +35,10 @@ def bare_call(ref: FunctionRef) -> Encoded:
 
 def know(func: FunctionType, message: tuple[str, Encoded]) -> None:
     """Puts a function into `KNOWN`, if it goes by its place in its own module."""
-    home, own = sys.modules.get(func.__module__), f"{func.__module__}:{func.__qualname__}"
-    has = isinstance(home, ModuleType) and vars(home).get(func.__qualname__) is func
-    if isinstance(home, ModuleType) and has and message[0] == own:
+    home, path = sys.modules.get(func.__module__), func.__qualname__
+    if not isinstance(home, ModuleType) or vars(home).get(path) is not func:
+        return
+    if message[0] == f"{func.__module__}:{path}":
         if len(KNOWN) >= KEPT_CALLS:
             KNOWN.clear()
         KNOWN[func] = home, message

@@ -251,12 +251,10 @@ class Future(Awaited, Generic[T]):
             except BaseException as error:
                 cut_own_frames(error)
                 raise
-        if self._state == _VALUE:  # as `_has_value`
-            self._unread = None
-            return self._value  # type: ignore[return-value]  # None too where that is a T
-        if self._has_value():
-            return self._value  # type: ignore[return-value]
-        raise self._fresh_error()
+        if self._state != _VALUE and not self._has_value():
+            raise self._fresh_error()
+        self._unread = None
+        return self._value  # type: ignore[return-value]  # None too where that is a T
 
     def value(self) -> T:
         """Returns the value of a completed future, or raises its error; never blocks.

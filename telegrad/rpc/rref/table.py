@@ -47,7 +47,6 @@ from telegrad.rpc.rref.protocol import (
     UserDelete,
     UserTable,
 )
-from telegrad.rpc.rref.sweep import Sweep
 from telegrad.rpc.rref.value import (
     CONSTANTS,
     Arrival,
@@ -232,14 +231,15 @@ class RRefRegistry:
             self.drain()
             agent.messages.flush()
 
-        after = agent.deadlines.after
-        sweep = Sweep(part, lambda: not self.garbage.empty(), after)
-        self._tick = Tick(after, DRAIN_SECONDS, sweep, is_left)
+        def after(seconds: float, call: Callable[[], None]) -> object:
+            many = self.garbage.qsize() >= MOST_AT_ONCE  # the loop's next turn goes on with them
+            return agent.deadlines.after(0.0 if many else seconds, call)
+
+        self._tick = Tick(after, DRAIN_SECONDS, part, is_left)
 
     def counts(self) -> tuple[int, int]:
         """Returns the number of values that live here, and of forks of others' values."""
-        while not (self.garbage.empty() or in_section()):
-            self.drain()
+        self.drain(whole=True)
         return len(self.owners), len(self.users)
 
     # References and values.
@@ -483,32 +483,35 @@ class RRefRegistry:
         if not self.garbage.empty():
             self.drain()
 
-    def drain(self) -> None:
+    def drain(self, *, whole: bool = False) -> None:
         """Counts references that became garbage; of very many, some, and the tick goes on.
+
+        Args:
+            whole: True to count all.
 
         A user's finaliser may call `release()` in a thread that holds the lock. There it leaves
         them to the event that is under way, or to the next tick.
         """
-        if self.garbage.empty() or in_section():
-            return
-        with critical.section, self._lock:
-            # They make one event, so that the releases for one worker are one message.
-            effects: list[Effect] = []
-            with contextlib.suppress(Empty):
-                for _ in range(MOST_AT_ONCE):
-                    gone = self.garbage.get_nowait()
-                    if isinstance(gone, RRefId):
-                        effects += self.owners.drop(gone)
-                    else:
-                        effects += self.users.release(gone)
-            steps = self._take(effects)
-        for step in steps:
-            step()
+        while not (self.garbage.empty() or in_section()):
+            with critical.section, self._lock:
+                # They make one event, so that the releases for one worker are one message.
+                effects: list[Effect] = []
+                with contextlib.suppress(Empty):
+                    for _ in range(MOST_AT_ONCE):
+                        gone = self.garbage.get_nowait()
+                        if isinstance(gone, RRefId):
+                            effects += self.owners.drop(gone)
+                        else:
+                            effects += self.users.release(gone)
+                steps = self._take(effects)
+            for step in steps:
+                step()
+            if not whole:
+                return
 
     def settle_up(self) -> None:
         """Counts all garbage, and sends the messages that wait for later ones."""
-        while not (self.garbage.empty() or in_section()):
-            self.drain()
+        self.drain(whole=True)
         self.agent.messages.flush()
 
     def _take(self, effects: Sequence[Effect]) -> list[Callable[[], object]]:

